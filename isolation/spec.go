@@ -1,0 +1,67 @@
+package isolation
+
+import (
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/caisson-dev/caisson/quota"
+)
+
+// Spec is everything an engine needs to make one sandbox. Build makes it; it is deterministic.
+type Spec struct {
+	ID     string      // the feature's id; names the cgroup and the hostname
+	OCI    *specs.Spec // what `caisson inspect --spec` prints
+	Stacks []Stack     // overlay mounts: /workspace and /home/user
+	IDs    IDs
+	Weaker []Control   // controls that the user waived; the engine may do without them, no others
+	Cgroup *quota.Leaf // the leaf for PID 1; nil only when Weaker has ControlCgroups
+}
+
+// Stack is an overlay mount, described and not yet made.
+type Stack struct {
+	Target string  // absolute, inside
+	Lower  []Layer // newest first; the workspace last
+	Upper  string  // host paths, on one filesystem
+	Work   string
+}
+
+// Layer is one lower directory of a Stack.
+type Layer struct {
+	Path string // host path
+	// Map says that the directory holds the host's own ids and must be idmapped into the sandbox's
+	// range, the owner and the command's id exchanged. Sealed layers hold the range's ids already.
+	Map bool
+}
+
+// IDs is a sandbox's id mapping.
+type IDs struct {
+	// Base is the first host uid and gid of the lineage's private range of Size ids. Single means that the
+	// sandbox has one id only, the supervisor's own (unprivileged): Base and Size are then ignored.
+	Base, Size uint32
+	Single     bool
+
+	// Owner and OwnerGroup are the workspace owner's host ids; inside they are Inside.
+	Owner, OwnerGroup uint32
+	Inside            uint32 // 1000
+
+	// Direct maps the owner straight onto Inside in the sandbox's user namespace, because the workspace's
+	// filesystem cannot be idmapped.
+	Direct bool
+}
+
+// Host returns the host ids that uid and gid inside stand for, in files of an upper layer.
+func (i IDs) Host(uid, gid uint32) (hostUID, hostGID uint32) {
+	switch {
+	case i.Single:
+		return i.Owner, i.OwnerGroup
+	case i.Direct:
+		return i.direct(uid, i.Owner), i.direct(gid, i.OwnerGroup)
+	}
+	return i.Base + uid, i.Base + gid
+}
+
+func (i IDs) direct(id, owner uint32) uint32 {
+	if id == i.Inside {
+		return owner
+	}
+	return i.Base + id
+}
