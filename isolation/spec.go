@@ -10,10 +10,12 @@ import (
 type Spec struct {
 	ID     string      // the feature's id; names the cgroup and the hostname
 	OCI    *specs.Spec // what `caisson inspect --spec` prints
+	Layers []Layer     // the root filesystem, newest first
 	Stacks []Stack     // overlay mounts: /workspace and /home/user
 	IDs    IDs
-	Weaker []Control   // controls that the user waived; the engine may do without them, no others
-	Cgroup *quota.Leaf // the leaf for PID 1; nil only when Weaker has ControlCgroups
+	Weaker []Control    // controls that the user waived; the engine may do without them, no others
+	Cgroup *quota.Group // the feature's cgroup, for freezing and killing; nil only when Weaker has ControlCgroups
+	Init   *quota.Leaf  // the leaf of Cgroup that PID 1 lives in; nil together with it
 }
 
 // Stack is an overlay mount, described and not yet made.
@@ -27,10 +29,18 @@ type Stack struct {
 // Layer is one lower directory of a Stack.
 type Layer struct {
 	Path string // host path
-	// Map says that the directory holds the host's own ids and must be idmapped into the sandbox's
-	// range, the owner and the command's id exchanged. Sealed layers hold the range's ids already.
-	Map bool
+	Map  Mapping
 }
+
+// Mapping says which ids a layer's files have on disk, and so how they get into the sandbox's range.
+type Mapping int
+
+// The mappings. A sandbox with a single id, or with IDs.Direct, maps nothing.
+const (
+	MapNone  Mapping = iota // as they are: host files that stay the host's, layers that hold the range's ids already
+	MapOwner                // the host's own ids: idmapped, the workspace's owner and IDs.Inside exchanged
+	MapRange                // an image's ids, 0 to 65535: idmapped as they are
+)
 
 // IDs is a sandbox's id mapping.
 type IDs struct {
