@@ -1,0 +1,94 @@
+package runner
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Exit codes that an Error carries; cmd/caisson has the table for verdicts.
+const (
+	ExitRefused  = 120 // we would not, or may not, do what was asked
+	ExitGate     = 121
+	ExitInternal = 125 // we could not do what we should have
+	ExitCanceled = 130
+)
+
+// The codes of an Error: stable words that a program may compare.
+const (
+	CodeUsage         = "usage"         // the request makes no sense as it stands
+	CodeNotFound      = "not_found"     // no such feature or task
+	CodeAmbiguous     = "ambiguous"     // a prefix that fits several features
+	CodeExists        = "exists"        // the name is taken
+	CodeBusy          = "busy"          // another process works on the feature
+	CodeQueueFull     = "queue_full"    // backpressure
+	CodeUnsupported   = "unsupported"   // a required control cannot be enforced here
+	CodeWorkspace     = "workspace"     // missing, not a directory, contains the state directory
+	CodeState         = "state_dir"     // the state directory cannot be used
+	CodeStoreNewer    = "store_newer"   // written by a newer version
+	CodeStoreCorrupt  = "store_corrupt" // not a store, or damaged
+	CodeStore         = "store"         // any other failure of the store
+	CodeConflict      = "conflict"      // the workspace changed underneath
+	CodeGate          = "gate"          // a gate blocks the promotion
+	CodeDisk          = "disk_full"     // the host's file system is full
+	CodeCancelled     = "cancelled"     // the caller gave up before the task ran
+	CodeInternal      = "internal"      // everything else; please report
+	CodeNothingToDo   = "nothing_to_do" // an empty change has nothing to promote
+	CodePlatform      = "platform"      // not a Linux kernel
+	CodeInvalidName   = "invalid_name"  // a feature's name or a label
+	CodeRootFS        = "rootfs"        // the root file system cannot be made
+	CodeMount         = "mount"         // a mount of the profile or of -v
+	CodeConfiguration = "configuration" // a profile or option value
+)
+
+// Error is a failure of ours or a refusal, never a task's: those are Results. Its JSON form is what
+// `caisson --json` prints.
+type Error struct {
+	Code   string `json:"code"`             // one of the Code constants
+	Cause  string `json:"cause"`            // one sentence
+	Remedy string `json:"remedy,omitempty"` // what the user can do; a command where there is one
+	Exit   int    `json:"exit"`             // the process's exit code
+	Err    error  `json:"-"`                // what lies underneath, if anything
+}
+
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Cause
+	}
+	return e.Cause + ": " + e.Err.Error()
+}
+
+// Unwrap gives what lies underneath.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is makes errors.Is(err, &Error{Code: c}) compare by code.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code && t.Cause == "" && t.Err == nil
+}
+
+// CodeOf returns the code of the first Error in err's chain, CodeInternal for any other error and "" for nil.
+func CodeOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Code
+	}
+	return CodeInternal
+}
+
+// refuse is an Error with exit code 120.
+func refuse(code, remedy, format string, args ...any) *Error {
+	return &Error{Code: code, Cause: fmt.Sprintf(format, args...), Remedy: remedy, Exit: ExitRefused}
+}
+
+// internal wraps an error of ours that needs no more than a sentence; an Error stays what it is.
+func internal(err error, doing string) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	return &Error{Code: CodeInternal, Cause: doing, Exit: ExitInternal, Err: err}
+}

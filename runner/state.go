@@ -1,0 +1,122 @@
+package runner
+
+import (
+	"maps"
+	"slices"
+)
+
+// State is where a task stands in its life.
+type State string
+
+// The states of a task. A task starts in StateQueued; the last five are ends, of which StateInterrupted
+// is what recovery writes for a task whose supervisor died.
+const (
+	StateQueued           State = "queued"
+	StatePreparing        State = "preparing"
+	StateRunning          State = "running"
+	StatePaused           State = "paused"
+	StateSealing          State = "sealing"
+	StateValidating       State = "validating"
+	StateAwaitingApproval State = "awaiting_approval"
+	StatePromoting        State = "promoting"
+	StateSucceeded        State = "succeeded"
+	StateFailed           State = "failed"
+	StateRejected         State = "rejected"
+	StateCancelled        State = "cancelled"
+	StateInterrupted      State = "interrupted"
+)
+
+// Transitions is the whole state machine of a task: what may follow each state. runner/store copies it
+// into the database, where a trigger refuses everything else. Every live state can be interrupted (its
+// supervisor may die), fail (so may our own machinery) and be cancelled. A task that a gate rejected stays
+// rejected: promoting its change later is an act on the feature.
+var Transitions = map[State][]State{
+	StateQueued:           {StatePreparing, StateRejected, StateFailed, StateCancelled, StateInterrupted},
+	StatePreparing:        {StateRunning, StateRejected, StateFailed, StateCancelled, StateInterrupted},
+	StateRunning:          {StatePaused, StateSealing, StateFailed, StateCancelled, StateInterrupted},
+	StatePaused:           {StateRunning, StateFailed, StateCancelled, StateInterrupted},
+	StateSealing:          {StateValidating, StateFailed, StateCancelled, StateInterrupted},
+	StateValidating:       {StateAwaitingApproval, StatePromoting, StateSucceeded, StateRejected, StateFailed, StateCancelled, StateInterrupted},
+	StateAwaitingApproval: {StatePromoting, StateRejected, StateCancelled},
+	StatePromoting:        {StateSucceeded, StateRejected, StateFailed, StateCancelled, StateInterrupted},
+	StateInterrupted:      {StatePreparing, StateCancelled},
+	StateSucceeded:        nil,
+	StateFailed:           nil,
+	StateRejected:         nil,
+	StateCancelled:        nil,
+}
+
+// States returns every state, sorted.
+func States() []State { return slices.Sorted(maps.Keys(Transitions)) }
+
+// May reports whether to may follow s.
+func (s State) May(to State) bool { return slices.Contains(Transitions[s], to) }
+
+// Ended reports whether nothing of the task is alive in this state.
+func (s State) Ended() bool {
+	switch s {
+	case StateSucceeded, StateFailed, StateRejected, StateCancelled, StateInterrupted:
+		return true
+	}
+	return false
+}
+
+// StepState is where one step stands. After kill -9 of the supervisor and recovery every step is exactly one
+// of not started, done and interrupted.
+type StepState string
+
+// The states of a step.
+const (
+	StepNotStarted  StepState = "not_started"
+	StepRunning     StepState = "running"
+	StepDone        StepState = "done"
+	StepInterrupted StepState = "interrupted"
+)
+
+// StepTransitions is the state machine of a step; the database enforces it too.
+var StepTransitions = map[StepState][]StepState{
+	StepNotStarted:  {StepRunning},
+	StepRunning:     {StepDone, StepInterrupted},
+	StepInterrupted: {StepRunning},
+	StepDone:        nil,
+}
+
+// Verdict is why a task or a step ended the way it did. It comes before the exit status: a step in whose cgroup
+// the OOM killer killed anything has VerdictMemory, also when its shell returned 0.
+type Verdict string
+
+// The verdicts.
+const (
+	VerdictOK          Verdict = "ok"
+	VerdictNonzero     Verdict = "nonzero"
+	VerdictSignalled   Verdict = "signalled"
+	VerdictTimeout     Verdict = "timeout"
+	VerdictMemory      Verdict = "memory"
+	VerdictPids        Verdict = "pids"
+	VerdictDisk        Verdict = "disk"
+	VerdictOutput      Verdict = "output"
+	VerdictEgress      Verdict = "egress"
+	VerdictCancelled   Verdict = "cancelled"
+	VerdictRefused     Verdict = "refused"
+	VerdictGate        Verdict = "gate"
+	VerdictInterrupted Verdict = "interrupted"
+	VerdictInternal    Verdict = "internal"
+)
+
+var verdicts = []Verdict{
+	VerdictOK, VerdictNonzero, VerdictSignalled, VerdictTimeout, VerdictMemory, VerdictPids, VerdictDisk, VerdictOutput,
+	VerdictEgress, VerdictCancelled, VerdictRefused, VerdictGate, VerdictInterrupted, VerdictInternal,
+}
+
+// Verdicts returns every verdict, in the order of the documentation.
+func Verdicts() []Verdict { return slices.Clone(verdicts) }
+
+// Limit reports whether the verdict is a limit that ended the task (memory, pids, disk, output, egress); a timeout
+// is not one of them: it has an exit code of its own.
+func (v Verdict) Limit() bool {
+	switch v {
+	case VerdictMemory, VerdictPids, VerdictDisk, VerdictOutput, VerdictEgress:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,164 @@
+package runner
+
+import (
+	"io"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// The kinds of promotion.
+const (
+	PromoteNone  = "none"  // keep the change for diff, promote or discard
+	PromoteApply = "apply" // write it to the workspace
+	PromotePatch = "patch" // write it to a file
+)
+
+// Request is one task: steps to run in a feature, on a workspace, under a profile.
+type Request struct {
+	Workspace string // host directory; made absolute, links resolved
+	Feature   string // name; "" makes a fresh one. An existing feature gets one more task
+	Steps     []Step // run in order until one fails; at least one
+	Profile   *profiles.Effective
+
+	Promote        string   // PromoteNone ("" too), PromoteApply, PromotePatch: what happens when all went well
+	PatchFile      string   // for PromotePatch
+	AllowProtected []string // globs of protected paths that may be changed all the same
+	Remove         bool     // --rm: the feature goes away with its change when the task has ended
+	Labels         map[string]string
+
+	// TTY allocates a terminal inside; Terminal is then used instead of Stdin, Stdout and Stderr. Interactive
+	// says that Stdin is to be read; without it, and with a nil Stdin, the command reads end of file.
+	TTY, Interactive bool
+	Stdin            io.Reader
+	Stdout, Stderr   io.Writer // nil: the output goes to the log alone
+	Terminal         Terminal
+	Signals          <-chan os.Signal // forwarded to the step's first process; a second SIGINT or SIGTERM cancels
+	Progress         func(Progress)   // called from one goroutine at a time; must not block
+	Environ          []string         // where pass_env of the profile looks; nil: os.Environ()
+}
+
+// Terminal is the caller's end of a PTY.
+type Terminal struct {
+	In     io.Reader
+	Out    io.Writer
+	Name   string // TERM inside; "" means xterm
+	Size   Winsize
+	Resize <-chan Winsize // nil: the size never changes
+}
+
+// Winsize is a terminal's size in characters. The zero Winsize leaves the kernel's default.
+type Winsize struct{ Rows, Cols uint16 }
+
+// Step is one command.
+type Step struct {
+	Args     []string      `json:"args"`
+	Env      []string      `json:"-"`                 // KEY=VALUE, over the profile's
+	Cwd      string        `json:"cwd,omitempty"`     // inside; relative to /workspace; "" means /workspace
+	UID, GID *uint32       `json:"-"`                 // inside; nil means 1000
+	Timeout  time.Duration `json:"timeout,omitempty"` // 0: the profile's
+	Limits   *quota.Limits `json:"limits,omitempty"`  // nil: only the feature's; else on the step's own cgroup
+	Network  string        `json:"network,omitempty"` // "" or "none"; every other rule is refused
+}
+
+// Progress is told at each change of state.
+type Progress struct {
+	TaskID  string
+	Feature string
+	State   State
+	Step    int    // 1-based while running, else 0
+	Steps   int    // how many there are
+	Message string // for a person
+}
+
+// Result is how a task ended. A task that failed has a Result, not an error.
+type Result struct {
+	TaskID    string `json:"task"`
+	Feature   string `json:"feature"` // its name
+	FeatureID string `json:"feature_id"`
+	Workspace string `json:"workspace"`
+
+	State    State     `json:"state"`
+	Verdict  Verdict   `json:"verdict"`
+	ExitCode int       `json:"exit_code"`        // of the last step that ran: its own, or 128+n after a signal
+	Signal   string    `json:"signal,omitempty"` // SIGSEGV, …
+	Limit    *LimitHit `json:"limit,omitempty"`
+
+	Code   string `json:"code,omitempty"` // when not ok: a stable word
+	Cause  string `json:"cause,omitempty"`
+	Remedy string `json:"remedy,omitempty"`
+
+	Weaker        []Weakness              `json:"weaker,omitempty"` // what was not enforced, because the user said so
+	Steps         []StepResult            `json:"steps"`
+	Change        *ChangeSummary          `json:"change,omitempty"`
+	Gates         []gates.Verdict         `json:"gates,omitempty"`
+	Promoted      *snapshot.PromoteReport `json:"promoted,omitempty"`
+	Kept          bool                    `json:"kept"` // the feature still exists: see diff, promote, discard
+	Usage         Usage                   `json:"usage"`
+	Truncated     bool                    `json:"truncated,omitempty"` // the log does not hold all of the output
+	Created       time.Time               `json:"created"`
+	Started       time.Time               `json:"started,omitzero"`
+	Ended         time.Time               `json:"ended,omitzero"`
+	Profile       string                  `json:"profile"`
+	ProfileDigest string                  `json:"profile_digest"`
+}
+
+// OK reports whether everything that was asked for happened.
+func (r *Result) OK() bool { return r.Verdict == VerdictOK }
+
+// StepResult is how one step ended.
+type StepResult struct {
+	N         int           `json:"n"` // 1-based
+	Args      []string      `json:"args"`
+	State     StepState     `json:"state"`
+	Verdict   Verdict       `json:"verdict,omitempty"` // "" when it has not been started
+	ExitCode  int           `json:"exit_code"`
+	Signal    string        `json:"signal,omitempty"`
+	Limit     *LimitHit     `json:"limit,omitempty"`
+	Cause     string        `json:"cause,omitempty"`
+	Usage     Usage         `json:"usage"`
+	Truncated bool          `json:"truncated,omitempty"`
+	Started   time.Time     `json:"started,omitzero"`
+	Duration  time.Duration `json:"duration_ns"`
+}
+
+// LimitHit says which limit ended a step.
+type LimitHit struct {
+	Name  string `json:"name"`  // memory, pids, timeout, output
+	Limit string `json:"limit"` // with its unit: 512m, 10m0s
+	Peak  string `json:"peak"`  // what was reached; "unknown" where this kernel does not say
+	Hint  string `json:"hint"`  // the flag and the profile key that raise it
+}
+
+// Weakness is a control that was waived and could not be enforced.
+type Weakness struct {
+	Control isolation.Control `json:"control"`
+	Reason  string            `json:"reason"`
+}
+
+// Usage is what the supervisor measured from outside. Peaks are -1 where the kernel does not tell them.
+type Usage struct {
+	CPU         time.Duration `json:"cpu_ns"`
+	MemoryPeak  quota.Bytes   `json:"memory_peak"`
+	PidsPeak    quota.Count   `json:"pids_peak"`
+	OOMKills    int64         `json:"oom_kills,omitempty"`
+	PidsRefused int64         `json:"pids_refused,omitempty"`
+	Output      quota.Bytes   `json:"output"` // bytes that came out of stdout and stderr
+}
+
+// ChangeSummary is a change in figures.
+type ChangeSummary struct {
+	Added    int    `json:"added"`
+	Modified int    `json:"modified"`
+	Deleted  int    `json:"deleted"`
+	Bytes    int64  `json:"bytes"` // content of added and modified files
+	Digest   string `json:"digest"`
+}
+
+// Empty reports whether nothing changed.
+func (c *ChangeSummary) Empty() bool { return c == nil || c.Added+c.Modified+c.Deleted == 0 }
