@@ -1,0 +1,105 @@
+// Package profiles is policy in files: what a sandbox may use, see and give back.
+//
+// A profile is YAML, decoded strictly: an unknown or repeated key, a wrong type, an alias or a second
+// document is an error with its line. Load puts the sources together, lowest first: the built-in default,
+// what a profile extends, the system's file, the user's file, the file named by --profile, the variables
+// CAISSON_*, the flags. A file inside the workspace is the untrusted side's: it may only narrow what all
+// the others allow.
+//
+// One table, in keys.go, says for every key its flag, its variable, its type and what narrower means for it.
+package profiles
+
+import (
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/quota"
+)
+
+// Profile is policy. Parse fills what a file sets; in an Effective every value is set.
+type Profile struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	Extends     string `json:"extends,omitempty"`
+
+	Engine  string       `json:"engine"` // "native"
+	Rootfs  string       `json:"rootfs"` // "host", "dir:/path", "tar:/path"
+	User    string       `json:"user"`   // "uid" or "uid:gid", inside; see IDs
+	Network Network      `json:"network"`
+	Limits  quota.Limits `json:"limits"`
+
+	Controls    Controls            `json:"controls"`
+	AllowWeaker []isolation.Control `json:"allow_weaker"` // required controls that may be missing
+
+	Env      map[string]string `json:"env"`
+	PassEnv  []string          `json:"pass_env"` // variables of the host's environment
+	Mounts   []Mount           `json:"mounts"`
+	Caches   []string          `json:"caches"` // host directories, mounted read-only where they exist; see CacheMounts
+	HostRoot HostRoot          `json:"host_root"`
+
+	Gates     Gates    `json:"gates"`
+	Protected []string `json:"protected"` // globs that are never promoted without an explicit word
+	Promote   string   `json:"promote"`   // what happens to an accepted change: "none", "patch", "apply"
+
+	lines map[string]int // key → line, of what a file sets
+}
+
+// Network is the rule that holds for a step that names none.
+type Network struct {
+	Mode  string   `json:"mode"`  // "none", "allow", "open"
+	Allow []string `json:"allow"` // names, suffixes, CIDRs and groups; only with mode allow
+}
+
+// Controls says what an engine has to enforce.
+type Controls struct {
+	Required []isolation.Control `json:"required"` // missing: refuse, unless waived by AllowWeaker
+	Wanted   []isolation.Control `json:"wanted"`   // missing: go on, and say so
+	Waivable []isolation.Control `json:"waivable"` // what AllowWeaker may name, also from a flag
+}
+
+// Mount shows a host path inside.
+type Mount struct {
+	Source   string `json:"source"` // absolute host path, or beginning with ~/
+	Target   string `json:"target"` // absolute, inside
+	ReadOnly bool   `json:"readonly"`
+
+	// Trusted says that a trusted file names the source, which CheckMount then takes as the owner's word.
+	Trusted bool `json:"-"`
+}
+
+// HostRoot is the allow-list of the root filesystem "host".
+type HostRoot struct {
+	Paths []string `json:"paths"`
+	Etc   []string `json:"etc"` // below /etc; globs
+}
+
+// Gates configures the gates.
+type Gates struct {
+	Paths PathsGate `json:"paths"`
+}
+
+// PathsGate configures the gate "paths".
+type PathsGate struct {
+	Mode        gates.Mode     `json:"mode"`
+	Setuid      gates.Severity `json:"setuid"`
+	Devices     gates.Severity `json:"devices"`
+	Links       gates.Severity `json:"links"` // that leave the workspace
+	Executables gates.Severity `json:"executables"`
+}
+
+// Effective is the policy that holds for a task, and where each value comes from.
+type Effective struct {
+	Profile
+	// Origins maps a key's path ("limits.memory", "env.LANG") to "built-in default",
+	// "/etc/caisson/profiles/x.yaml:12", "flag --memory" or "env CAISSON_MEMORY".
+	Origins map[string]string `json:"origins"`
+	Digest  string            `json:"digest"` // "sha256:…" over the canonical JSON of the values alone
+}
+
+// PathsConfig returns the configuration of the gate "paths"; allow holds the globs of --allow-protected.
+func (p *Profile) PathsConfig(allow []string) gates.PathsConfig {
+	g := p.Gates.Paths
+	return gates.PathsConfig{
+		Mode: g.Mode, Protected: p.Protected, AllowProtected: allow,
+		Setuid: g.Setuid, Devices: g.Devices, Links: g.Links, Executables: g.Executables,
+	}
+}
