@@ -1,0 +1,180 @@
+package gates
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// Gate checks changes. It is safe for concurrent use, and it stops when its context does.
+type Gate interface {
+	Name() string
+	// Digest identifies the gate with its configuration: the same digest gives the same answer.
+	Digest() string
+	// Check fills Findings and Checked; the pipeline fills the rest. An error means that the gate could not
+	// do its work, which counts as a failure.
+	Check(ctx context.Context, c *Change) (Verdict, error)
+}
+
+// Change is what a sealed layer differs in from the workspace.
+type Change struct {
+	Entries []Entry
+	Digest  string
+	// Open reads the new content of a path, following no link.
+	Open func(path string) (io.ReadCloser, error)
+	// Readlink gives the target of a symbolic link of the workspace itself, below the change. It may be
+	// nil: then every path that the change does not name counts as no link.
+	Readlink func(path string) (target string, ok bool)
+}
+
+// Entry is one changed path: relative, slash-separated, raw bytes.
+type Entry struct {
+	Path          string
+	Kind          Kind
+	Type, OldType FileType
+	Mode, OldMode fs.FileMode // permissions, setuid, setgid, sticky
+	Size, OldSize int64
+	Link, OldLink string
+	Binary        bool
+	Xattrs        bool
+}
+
+// Kind says how a path changed.
+type Kind string
+
+// The kinds of a change.
+const (
+	Added    Kind = "added"
+	Modified Kind = "modified"
+	Deleted  Kind = "deleted"
+	ModeOnly Kind = "mode"
+	TypeOnly Kind = "type"
+	LinkOnly Kind = "link"
+)
+
+// FileType is the type of a file.
+type FileType string
+
+// The types of files.
+const (
+	File    FileType = "file"
+	Dir     FileType = "dir"
+	Symlink FileType = "symlink"
+	Fifo    FileType = "fifo"
+	Socket  FileType = "socket"
+	Char    FileType = "char"
+	Block   FileType = "block"
+)
+
+// Severity is how much a finding matters.
+type Severity string
+
+// The severities. SeverityOff silences a rule in a configuration and is no severity of a finding.
+const (
+	SeverityBlock Severity = "block"
+	SeverityWarn  Severity = "warn"
+	SeverityInfo  Severity = "info"
+	SeverityOff   Severity = "off"
+)
+
+var severities = []Severity{SeverityOff, SeverityInfo, SeverityWarn, SeverityBlock}
+
+// ParseSeverity returns the severity called s.
+func ParseSeverity(s string) (Severity, error) {
+	if slices.Contains(severities, Severity(s)) {
+		return Severity(s), nil
+	}
+	return "", fmt.Errorf("unknown severity %q; one of block, warn, info, off", s)
+}
+
+// rank orders severities; an unknown one counts as the worst.
+func (s Severity) rank() int {
+	if i := slices.Index(severities, s); i >= 0 {
+		return i
+	}
+	if s == "" {
+		return 0
+	}
+	return len(severities)
+}
+
+// Mode is what a gate's failure does.
+type Mode string
+
+// The modes. A mandatory gate blocks and cannot be bypassed.
+const (
+	ModeOff       Mode = "off"
+	ModeWarn      Mode = "warn"
+	ModeBlock     Mode = "block"
+	ModeMandatory Mode = "mandatory"
+)
+
+// Modes lists every mode, from the weakest to the strictest.
+func Modes() []Mode { return []Mode{ModeOff, ModeWarn, ModeBlock, ModeMandatory} }
+
+// ParseMode returns the mode called s.
+func ParseMode(s string) (Mode, error) {
+	if slices.Contains(Modes(), Mode(s)) {
+		return Mode(s), nil
+	}
+	return "", fmt.Errorf("unknown gate mode %q; one of off, warn, block, mandatory", s)
+}
+
+// Status is a gate's answer.
+type Status string
+
+// The answers. Skipped is that of a gate whose mode is off.
+const (
+	Pass    Status = "pass"
+	Fail    Status = "fail"
+	Error   Status = "error"
+	Skipped Status = "skipped"
+)
+
+// Finding is one thing that a gate saw.
+type Finding struct {
+	Rule     string   `json:"rule"`
+	Path     string   `json:"path,omitempty"` // raw bytes; in JSON also path_base64 when not valid UTF-8
+	Line     int      `json:"line,omitempty"` // from 1; 0 means the whole file
+	Message  string   `json:"message"`
+	Remedy   string   `json:"remedy,omitempty"`
+	Severity Severity `json:"severity"`
+}
+
+// MarshalJSON keeps the bytes of a path that is not valid UTF-8.
+func (f Finding) MarshalJSON() ([]byte, error) {
+	type plain Finding
+	x := struct {
+		plain
+		Raw string `json:"path_base64,omitempty"`
+	}{plain: plain(f)}
+	if !utf8.ValidString(f.Path) {
+		x.Raw = base64.StdEncoding.EncodeToString([]byte(f.Path))
+	}
+	return json.Marshal(x)
+}
+
+// Verdict is the evidence that one gate leaves about one change.
+type Verdict struct {
+	Gate         string        `json:"gate"`
+	GateDigest   string        `json:"gate_digest"`
+	ChangeDigest string        `json:"change_digest"`
+	Status       Status        `json:"status"`
+	Severity     Severity      `json:"severity,omitempty"` // the worst of the findings
+	Mode         Mode          `json:"mode"`
+	Findings     []Finding     `json:"findings,omitempty"`
+	Dropped      int           `json:"dropped,omitempty"` // findings counted but not listed
+	Checked      int           `json:"checked"`           // entries that the gate looked at
+	Reason       string        `json:"reason,omitempty"`  // why Status is error
+	Started      time.Time     `json:"started"`
+	Duration     time.Duration `json:"duration_ns"`
+}
+
+// Evidence is another word for Verdict.
+type Evidence = Verdict
