@@ -26,8 +26,8 @@ type PathsConfig struct {
 }
 
 func Run(ctx context.Context, gs []Configured, c *Change) []Verdict { return nil }
-func Blocked(vs []Verdict) bool                                      { return true }
-func Paths(c PathsConfig) (Gate, error)                              { return nil, errors.New("not there yet") }
-func DefaultProtected() []string                                     { return nil }
-func DefaultWatched() []string                                       { return nil }
-func Selftest(ctx context.Context) error                             { return errors.New("not there yet") }
+func Blocked(vs []Verdict) bool                                     { return true }
+func Paths(c PathsConfig) (Gate, error)                             { return nil, errors.New("not there yet") }
+func DefaultProtected() []string                                    { return nil }
+func DefaultWatched() []string                                      { return nil }
+func Selftest(ctx context.Context) error                            { return errors.New("not there yet") }

@@ -50,12 +50,12 @@ type Kind string
 
 // The kinds of a change.
 const (
-	Added    Kind = "added"
-	Modified Kind = "modified"
-	Deleted  Kind = "deleted"
-	ModeOnly Kind = "mode"
-	TypeOnly Kind = "type"
-	LinkOnly Kind = "link"
+	KindAdded    Kind = "added"
+	KindModified Kind = "modified"
+	KindDeleted  Kind = "deleted"
+	KindMode     Kind = "mode" // only the mode
+	KindType     Kind = "type" // was another type of file
+	KindLink     Kind = "link" // a symbolic link's target
 )
 
 // FileType is the type of a file.
@@ -63,13 +63,13 @@ type FileType string
 
 // The types of files.
 const (
-	File    FileType = "file"
-	Dir     FileType = "dir"
-	Symlink FileType = "symlink"
-	Fifo    FileType = "fifo"
-	Socket  FileType = "socket"
-	Char    FileType = "char"
-	Block   FileType = "block"
+	TypeFile    FileType = "file"
+	TypeDir     FileType = "dir"
+	TypeSymlink FileType = "symlink"
+	TypeFifo    FileType = "fifo"
+	TypeSocket  FileType = "socket"
+	TypeChar    FileType = "char"
+	TypeBlock   FileType = "block"
 )
 
 // Severity is how much a finding matters.
