@@ -1,0 +1,209 @@
+// Package snapshot keeps a feature's view of a workspace: an overlay of the user's directory (the base, which is
+// never written while work runs) under an upper layer that holds what the sandbox wrote, and a home directory
+// beside it. It describes the mounts ([Workspace.Stacks]), reads the exact change from the upper layer
+// ([Workspace.Change]), prints it ([Workspace.WriteDiff]) and applies it to the base ([Workspace.Promote]) or
+// throws it away ([Workspace.Discard]).
+//
+// The package mounts nothing and starts nothing. Everything in an upper layer was written by untrusted code, and
+// the base may be edited by others at any time: no path is ever resolved through a symbolic link or a mount point,
+// on either side (openat2 with RESOLVE_BENEATH, NO_SYMLINKS, NO_MAGICLINKS and NO_XDEV), and nothing but regular
+// files is opened for reading.
+//
+// On disk, below CreateOptions.Dir:
+//
+//	state.json        what Create recorded, and the start time that conflicts are measured from
+//	upper/ work/      the workspace's layer and overlayfs' scratch directory
+//	home/lower/       an empty directory, with mount points for caches
+//	home/upper/ home/work/
+//	promote.plan      the journal of a promote under way; promote.done once it is irrevocable
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Targets of the two stacks, inside a sandbox.
+const (
+	WorkspaceTarget = "/workspace"
+	HomeTarget      = "/home/user"
+)
+
+// MaxPath is the longest path, in bytes and relative to the workspace, that a change may hold. Longer ones, which
+// only a hostile program makes, are an error that names the path's beginning.
+const MaxPath = 16 << 10
+
+// Owner is a pair of host ids.
+type Owner struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// CreateOptions say where a feature's layers lie and what they lie over.
+type CreateOptions struct {
+	Dir       string // made if missing; other files in it are left alone
+	Workspace string // the base; symbolic links in it are resolved once, here
+	Owner     Owner  // host ids that the upper's root and the home get: the mapped owner
+
+	// UserXattr says that the stacks are mounted with the overlay option userxattr, so that overlayfs keeps its
+	// marks in user.overlay.* and not in trusted.overlay.*. It is implied when the caller is not root.
+	UserXattr bool
+}
+
+// Stack is an overlay mount, described and not made.
+type Stack struct {
+	Target string  // absolute, inside
+	Lower  []Layer // newest first; the workspace last
+	Upper  string  // host paths, on one filesystem
+	Work   string
+}
+
+// Layer is one lower directory of a Stack.
+type Layer struct {
+	Path string // host path
+	Base bool   // holds the host's own ids and must be idmapped
+}
+
+// Workspace is a feature's layers on disk. Its methods are safe for concurrent use, except for Promote and Discard,
+// which need the feature for themselves: the runner holds the feature's lock.
+type Workspace struct {
+	dir   string
+	state state
+}
+
+// state is what state.json holds.
+type state struct {
+	Version   int       `json:"version"`
+	Workspace string    `json:"workspace"` // absolute, without symbolic links
+	Inode     uint64    `json:"inode"`     // of the workspace's root
+	Birth     time.Time `json:"birth"`     // of the workspace's root; zero where the filesystem has no birth times
+	Owner     Owner     `json:"owner"`
+	UserXattr bool      `json:"user_xattr,omitempty"`
+	Start     time.Time `json:"start"`     // a base object whose ctime is not before it was changed by others
+	RootMode  uint32    `json:"root_mode"` // of the workspace's root at Start: the upper's root began with it
+	RootXattr string    `json:"root_xattr"`
+}
+
+// Path returns the base's path on the host.
+func (w *Workspace) Path() string { return w.state.Workspace }
+
+// Dir returns the directory that holds the layers.
+func (w *Workspace) Dir() string { return w.dir }
+
+// Start returns the time since when changes of the base by others count as conflicts.
+func (w *Workspace) Start() time.Time { return w.state.Start }
+
+// Stacks describes the mounts of /workspace and /home/user, in this order.
+func (w *Workspace) Stacks() []Stack {
+	return []Stack{
+		{
+			Target: WorkspaceTarget,
+			Lower:  []Layer{{Path: w.state.Workspace, Base: true}},
+			Upper:  w.dir + "/upper",
+			Work:   w.dir + "/work",
+		},
+		{
+			Target: HomeTarget,
+			Lower:  []Layer{{Path: w.dir + "/home/lower"}},
+			Upper:  w.dir + "/home/upper",
+			Work:   w.dir + "/home/work",
+		},
+	}
+}
+
+// PromoteKind is a way of handing a change over.
+type PromoteKind string
+
+const (
+	PromoteApply  PromoteKind = "apply"  // change the workspace
+	PromotePatch  PromoteKind = "patch"  // write a unified diff to a file
+	PromoteBranch PromoteKind = "branch" // a git commit; not in this version
+)
+
+// PromoteOptions say how to promote.
+type PromoteOptions struct {
+	Kind      PromoteKind // empty: PromoteApply
+	PatchFile string      // for PromotePatch
+
+	// LockDir is a directory, common to all features of a state directory, for the locks that keep two promotes
+	// to one workspace apart. Empty: the directory above the feature's.
+	LockDir string
+}
+
+// PromoteReport says what a promote did.
+type PromoteReport struct {
+	Kind      PromoteKind `json:"kind"`
+	Added     int         `json:"added"`
+	Modified  int         `json:"modified"`
+	Deleted   int         `json:"deleted"`
+	PatchFile string      `json:"patch_file,omitempty"`
+	Digest    string      `json:"digest"` // of the change
+	Notes     []Note      `json:"notes,omitempty"`
+}
+
+// Note is something about one path that the user should know.
+type Note struct {
+	Path string `json:"path"`
+	Text string `json:"text"`
+}
+
+// DiffOptions select what WriteDiff prints.
+type DiffOptions struct {
+	Paths    []string // files or directories, relative; empty: all
+	Stat     bool     // a histogram of lines per file, and a total
+	NameOnly bool     // one quoted path per line
+	Context  int      // lines around a change; 0: 3, negative: none
+	MaxFile  int64    // larger files are named and not printed, in bytes; 0: 8 MiB
+}
+
+// Conflict is a path that the feature and others changed since Start.
+type Conflict struct {
+	Path   string `json:"path"`
+	Reason string `json:"reason"`
+}
+
+// ErrConflict is what a [ConflictError] is.
+var ErrConflict = errors.New("base_changed")
+
+// ConflictError is Promote's refusal: nothing was changed.
+type ConflictError struct{ Conflicts []Conflict }
+
+func (e *ConflictError) Error() string {
+	if len(e.Conflicts) == 0 {
+		return "the workspace was changed by others"
+	}
+	first := e.Conflicts[0]
+	if len(e.Conflicts) == 1 {
+		return fmt.Sprintf("the workspace was changed by others: %s: %s", Quote(first.Path), first.Reason)
+	}
+	return fmt.Sprintf("the workspace was changed by others at %d paths, first %s: %s",
+		len(e.Conflicts), Quote(first.Path), first.Reason)
+}
+
+// Is reports whether target is ErrConflict.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
+
+// Reasons why a directory cannot be a workspace, or no longer is the one that it was.
+var (
+	ErrMissing        = errors.New("does not exist")
+	ErrNotDirectory   = errors.New("is not a directory")
+	ErrContainsState  = errors.New("contains the state directory")
+	ErrInsideState    = errors.New("lies inside the state directory")
+	ErrReplaced       = errors.New("is not the directory that the feature was started on")
+	ErrUnsupported    = errors.New("not available in this version")
+	ErrStaleChange    = errors.New("the change was not read from this workspace by this process")
+	ErrMountPoint     = errors.New("is a mount point, which an overlay does not see through")
+	ErrPathTooLong    = errors.New("path is too long")
+	ErrUnusableLayers = errors.New("the feature's layers are damaged")
+)
+
+// WorkspaceError says why Path cannot be used as a workspace. Err is one of the reasons above, or the system's.
+type WorkspaceError struct {
+	Path, Remedy string
+	Err          error
+}
+
+func (e *WorkspaceError) Error() string { return fmt.Sprintf("workspace %s %v", Quote(e.Path), e.Err) }
+
+func (e *WorkspaceError) Unwrap() error { return e.Err }
