@@ -1,0 +1,118 @@
+// Package flock locks files. A lock is an open file description, so the kernel frees it with its holder, however
+// that ends: liveness needs no pid and no heartbeat. Two locks of one process exclude each other like two processes'.
+package flock
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+)
+
+// ErrLocked says that somebody else holds the lock.
+var ErrLocked = errors.New("locked by somebody else")
+
+// Lock is a held lock.
+type Lock struct{ f *os.File }
+
+// Mode says how a lock is shared.
+type Mode int
+
+// The modes.
+const (
+	Exclusive Mode = iota
+	Shared
+)
+
+// Try takes the lock of the file path, making the file (0600) when it is missing; its directory must exist.
+// It answers ErrLocked without waiting.
+func Try(path string, m Mode) (*Lock, error) {
+	for {
+		f, err := open(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(f, m, false); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+		if same(f, path) {
+			return &Lock{f: f}, nil
+		}
+		_ = f.Close()
+	}
+}
+
+// Acquire waits for the lock until ctx is done; then it returns context.Cause(ctx). Waiting is a system call that
+// cannot be taken back: a wait that was given up ends, on its own goroutine, when the lock is free, and frees it.
+func Acquire(ctx context.Context, path string) (*Lock, error) {
+	if l, err := Try(path, Exclusive); !errors.Is(err, ErrLocked) {
+		return l, err
+	}
+	type answer struct {
+		l   *Lock
+		err error
+	}
+	got := make(chan answer)
+	go func() {
+		l, err := wait(path)
+		select {
+		case got <- answer{l, err}:
+		case <-ctx.Done():
+			_ = l.Release()
+		}
+	}()
+	select {
+	case a := <-got:
+		return a.l, a.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func wait(path string) (*Lock, error) {
+	for {
+		f, err := open(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := lock(f, Exclusive, true); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+		if same(f, path) {
+			return &Lock{f: f}, nil
+		}
+		_ = f.Close()
+	}
+}
+
+// Release frees the lock; the file stays. A nil Lock and a second call do nothing.
+func (l *Lock) Release() error {
+	if l == nil || l.f == nil {
+		return nil
+	}
+	f := l.f
+	l.f = nil
+	return f.Close()
+}
+
+// open never follows a link, and needs no permission to write: a lock is no data.
+func open(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|nofollow, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = os.OpenFile(path, os.O_RDONLY|os.O_CREATE|nofollow, 0o600)
+	}
+	return f, err
+}
+
+// same reports whether path still names f: who removes a locked file holds its lock, and whoever waited for it
+// then holds the lock of nothing.
+func same(f *os.File, path string) bool {
+	a, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := os.Lstat(path)
+	return err == nil && os.SameFile(a, b)
+}
