@@ -84,6 +84,7 @@ type PathsGate struct {
 	Devices     gates.Severity `json:"devices"`
 	Links       gates.Severity `json:"links"` // that leave the workspace
 	Executables gates.Severity `json:"executables"`
+	Watched     []string       `json:"watched"` // globs that are reported but not refused
 }
 
 // Effective is the policy that holds for a task, and where each value comes from.
@@ -99,7 +100,7 @@ type Effective struct {
 func (p *Profile) PathsConfig(allow []string) gates.PathsConfig {
 	g := p.Gates.Paths
 	return gates.PathsConfig{
-		Mode: g.Mode, Protected: p.Protected, AllowProtected: allow,
+		Mode: g.Mode, Protected: p.Protected, Watched: g.Watched, AllowProtected: allow,
 		Setuid: g.Setuid, Devices: g.Devices, Links: g.Links, Executables: g.Executables,
 	}
 }

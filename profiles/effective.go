@@ -1,0 +1,235 @@
+package profiles
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/quota"
+)
+
+// digest is over the values alone: not over names, files, the order of keys, or that of lists that are sets.
+func (p *Profile) digest() string {
+	values := map[string]any{}
+	for _, k := range keys() {
+		v := k.kind.get(p)
+		switch set := v.(type) {
+		case []string:
+			v = sorted(set)
+		case []isolation.Control:
+			v = sorted(set)
+		}
+		values[k.path] = v
+	}
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b) // sorts the keys of maps
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(values); err != nil {
+		panic(err) // only texts, numbers, and lists and maps of them
+	}
+	sum := sha256.Sum256(b.Bytes())
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func sorted[T cmp.Ordered](s []T) []T {
+	s = slices.Clone(s)
+	slices.Sort(s)
+	return s
+}
+
+// Validate checks an effective profile's values against each other. The error is an *Error without a source.
+func (p *Profile) Validate() error {
+	for _, k := range keys() {
+		_, isOptional := map[string]bool{"limits.disk": true, "limits.inodes": true}[k.path]
+		if !isOptional && k.kind.get(p) == nil {
+			return &Error{Key: k.path, Message: "is not set"}
+		}
+	}
+	var limit *quota.LimitError
+	if err := p.Limits.Validate(); errors.As(err, &limit) {
+		return &Error{Key: "limits." + limit.Field, Message: limit.Value + " " + limit.Reason}
+	} else if err != nil {
+		return &Error{Key: "limits", Message: err.Error()}
+	}
+	if denied := without(p.AllowWeaker, p.Controls.Waivable); len(denied) > 0 {
+		return &Error{Key: "allow_weaker", Message: fmt.Sprintf("the profile %s does not let %s be waived", p.Name, oneOf(denied)),
+			Remedy: "use a profile whose controls.waivable names it"}
+	}
+	nonroot := slices.Contains(p.Controls.Required, isolation.ControlNonRoot) && !slices.Contains(p.AllowWeaker, isolation.ControlNonRoot)
+	if uid, gid := p.IDs(); nonroot && (uid == 0 || gid == 0) {
+		return &Error{Key: "user", Message: p.User + " is root inside, and the control nonroot is required",
+			Remedy: "use another id, or --allow-weaker nonroot"}
+	}
+	return nil
+}
+
+// IDs returns the command's uid and gid inside; without a gid of its own it is the uid's number.
+func (p *Profile) IDs() (uid, gid uint32) {
+	u, g, both := strings.Cut(p.User, ":")
+	if !both {
+		g = u
+	}
+	// Both were checked where they were read.
+	uid, _ = id(u)
+	gid, _ = id(g)
+	return uid, gid
+}
+
+// Unsupported returns an *isolation.UnsupportedError for what the policy asks and this version cannot enforce. A disk
+// quota can be waived by allow_weaker; a network rule cannot, because without its gateway it would mean the host's network.
+func (e *Effective) Unsupported() error {
+	if e.Network.Mode != "none" {
+		return &isolation.UnsupportedError{Control: isolation.ControlNetworkRules,
+			Reason: fmt.Sprintf("network %s (%s): this version has no egress gateway", e.Network.Mode, e.Origins["network.mode"]),
+			Remedy: "--network none"}
+	}
+	for path, asked := range map[string]bool{"limits.disk": e.Limits.Disk != nil, "limits.inodes": e.Limits.Inodes != nil} {
+		if asked && !slices.Contains(e.AllowWeaker, isolation.ControlDiskQuota) {
+			return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota,
+				Reason: fmt.Sprintf("%s (%s): this version has no disk quota", path, e.Origins[path]),
+				Remedy: "leave the limit out, or --allow-weaker disk_quota"}
+		}
+	}
+	return nil
+}
+
+// Vars returns the variables that pass_env and env give to a command, env winning; host is the caller's environment.
+func (p *Profile) Vars(host []string) map[string]string {
+	vars := map[string]string{}
+	for _, kv := range host {
+		if name, v, ok := strings.Cut(kv, "="); ok && slices.Contains(p.PassEnv, name) {
+			vars[name] = v
+		}
+	}
+	for name, v := range p.Env {
+		vars[name] = v
+	}
+	return vars
+}
+
+// CacheMounts returns the caches that are directories of this host as read-only mounts, their sources resolved.
+// home is the caller's; "~/x" appears as /home/user/x, other paths as they are.
+func (p *Profile) CacheMounts(home string) []Mount {
+	var mounts []Mount
+	for _, c := range p.Caches {
+		source, target := c, c
+		if rest, ok := strings.CutPrefix(c, "~/"); ok {
+			if !filepath.IsAbs(home) {
+				continue
+			}
+			source, target = filepath.Join(home, rest), "/home/user/"+rest
+		}
+		resolved, err := filepath.EvalSymlinks(source)
+		if err != nil {
+			continue
+		}
+		if info, err := os.Stat(resolved); err == nil && info.IsDir() {
+			mounts = append(mounts, Mount{Source: resolved, Target: target, ReadOnly: true, Trusted: true})
+		}
+	}
+	return mounts
+}
+
+// WriteText writes the policy as a profile file, with the origin of each value beside it. Read back on its own, with
+// nothing below that differs, it gives the same digest.
+func (e *Effective) WriteText(w io.Writer) error {
+	root := &yaml.Node{Kind: yaml.MappingNode, HeadComment: "effective policy, " + e.Digest}
+	for _, head := range [][2]string{{"name", e.Name}, {"description", e.Description}} {
+		if head[1] != "" {
+			root.Content = append(root.Content, textNode(head[0]), textNode(head[1]))
+		}
+	}
+	levels := map[string]*yaml.Node{"": root}
+	for _, k := range keys() {
+		v := k.kind.get(&e.Profile)
+		if v == nil {
+			continue
+		}
+		above, last := parent(k.path)
+		name, content := textNode(last), k.kind.encode(v)
+		e.comment(k.path, name, content)
+		level := nested(levels, above)
+		level.Content = append(level.Content, name, content)
+	}
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(root); err != nil {
+		return fmt.Errorf("writing the profile: %w", err)
+	}
+	return encoder.Close()
+}
+
+// comment puts the origin on the line where a value begins, and on that of each variable.
+func (e *Effective) comment(path string, name, content *yaml.Node) {
+	switch {
+	case content.Kind == yaml.MappingNode && len(content.Content) > 0:
+		for variable, value := range pairs(content) {
+			value.LineComment = e.Origins[path+"."+variable.Value]
+		}
+	case content.Kind == yaml.SequenceNode && len(content.Content) > 0:
+		name.LineComment = e.Origins[path]
+	default:
+		content.LineComment = e.Origins[path]
+	}
+}
+
+// nested returns the mapping for a level of the file, made at its first use.
+func nested(levels map[string]*yaml.Node, path string) *yaml.Node {
+	if n, ok := levels[path]; ok {
+		return n
+	}
+	above, last := parent(path)
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	up := nested(levels, above)
+	up.Content = append(up.Content, textNode(last), n)
+	levels[path] = n
+	return n
+}
+
+// Schema returns the JSON Schema (2020-12) of a profile file, for editors. Parse is stricter where a schema cannot say it.
+func Schema() []byte {
+	object := func(about string) map[string]any {
+		m := map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{}}
+		if about != "" {
+			m["description"] = about
+		}
+		return m
+	}
+	root := object("Policy of a caisson sandbox")
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["title"] = "caisson profile"
+	name := map[string]any{"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"}
+	top := root["properties"].(map[string]any)
+	top["name"], top["extends"], top["description"] = name, name, map[string]any{"type": "string"}
+	for _, k := range keys() {
+		level := root
+		parts := strings.Split(k.path, ".")
+		for _, part := range parts[:len(parts)-1] {
+			properties := level["properties"].(map[string]any)
+			if properties[part] == nil {
+				properties[part] = object("")
+			}
+			level = properties[part].(map[string]any)
+		}
+		shape := k.kind.schema()
+		shape["description"] = k.about
+		level["properties"].(map[string]any)[parts[len(parts)-1]] = shape
+	}
+	data, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		panic(err) // only maps, lists and texts
+	}
+	return append(data, '\n')
+}

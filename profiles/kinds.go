@@ -1,0 +1,285 @@
+package profiles
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// kind is what keys of one type have in common. Inside any is always the kind's own Go type.
+type kind interface {
+	node(n *yaml.Node) (any, error)       // a value as a file has it; errors carry the line
+	text(texts []string) (any, error)     // a value as a flag (each use one text) or a variable has it
+	merge(below, v any) any               // v put over the value below it; below may be nil
+	narrower(have, v any) (whyNot string) // empty when v allows nothing that have does not
+	get(p *Profile) any                   // nil: not set
+	set(p *Profile, v any)
+	encode(v any) *yaml.Node
+	schema() map[string]any
+	repeats() bool // a flag that is given twice adds
+}
+
+// inherit stands, in a list, for everything that the list holds below. Without it a list replaces.
+const inherit = "..."
+
+// scalar is a single value of type T, written as text.
+type scalar[T any] struct {
+	load   func(p *Profile) (T, bool)
+	store  func(p *Profile, v T)
+	parse  func(s string) (T, error)
+	format func(v T) string
+	narrow func(have, v T) bool
+	shape  map[string]any
+}
+
+func (k scalar[T]) node(n *yaml.Node) (any, error) {
+	s, err := scalarText(n)
+	if err != nil {
+		return nil, err
+	}
+	// YAML 1.1 reads 0512 as octal, YAML 1.2 and people read it as decimal.
+	if n.Tag == "!!int" && len(s) > 1 && s[0] == '0' {
+		return nil, mistake(n.Line, "%s is octal for some readers and decimal for others; write it without leading zeros", s)
+	}
+	v, err := k.parse(s)
+	if err != nil {
+		return nil, mistake(n.Line, "%s", err)
+	}
+	return v, nil
+}
+
+func (k scalar[T]) text(texts []string) (any, error) { return k.parse(texts[len(texts)-1]) }
+func (k scalar[T]) merge(_, v any) any               { return v }
+func (k scalar[T]) set(p *Profile, v any)            { k.store(p, v.(T)) }
+func (k scalar[T]) schema() map[string]any           { return k.shape }
+func (k scalar[T]) repeats() bool                    { return false }
+
+func (k scalar[T]) get(p *Profile) any {
+	if v, ok := k.load(p); ok {
+		return v
+	}
+	return nil
+}
+
+func (k scalar[T]) narrower(have, v any) string {
+	if have == nil || k.narrow(have.(T), v.(T)) {
+		return ""
+	}
+	return fmt.Sprintf("says %s, where the trusted side says %s", k.format(v.(T)), k.format(have.(T)))
+}
+
+func (k scalar[T]) encode(v any) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Value: k.format(v.(T))}
+}
+
+// list is a set of words. The order has no meaning, but is kept for people.
+type list[T ~string] struct {
+	field func(p *Profile) *[]T
+	item  func(s string) (T, error)
+	grows bool // more is narrower: what is required, what is protected
+	shape map[string]any
+}
+
+func (k list[T]) node(n *yaml.Node) (any, error) {
+	if n.Kind != yaml.SequenceNode {
+		return nil, mistake(n.Line, "must be a list, such as [a, b]")
+	}
+	v := make([]T, 0, len(n.Content))
+	for _, c := range n.Content {
+		s, err := scalarText(c)
+		if err != nil {
+			return nil, err
+		}
+		x, err := k.word(s)
+		if err != nil {
+			return nil, mistake(c.Line, "%s", err)
+		}
+		v = append(v, x)
+	}
+	return v, nil
+}
+
+func (k list[T]) word(s string) (T, error) {
+	if s == inherit {
+		return inherit, nil
+	}
+	return k.item(s)
+}
+
+// text adds to what files say; each text may hold several words with commas between.
+func (k list[T]) text(texts []string) (any, error) {
+	v := []T{inherit}
+	for _, s := range strings.Split(strings.Join(texts, ","), ",") {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		x, err := k.word(s)
+		if err != nil {
+			return nil, err
+		}
+		v = append(v, x)
+	}
+	return v, nil
+}
+
+func (k list[T]) merge(below, v any) any {
+	merged := make([]T, 0, len(v.([]T)))
+	for _, x := range v.([]T) {
+		if x == inherit {
+			old, _ := below.([]T)
+			merged = append(merged, old...)
+		} else {
+			merged = append(merged, x)
+		}
+	}
+	return unique(merged)
+}
+
+func unique[T comparable](s []T) []T {
+	kept := make([]T, 0, len(s))
+	for _, x := range s {
+		if !slices.Contains(kept, x) {
+			kept = append(kept, x)
+		}
+	}
+	return kept
+}
+
+func (k list[T]) narrower(have, v any) string {
+	old, _ := have.([]T)
+	if k.grows {
+		if gone := without(old, v.([]T)); len(gone) > 0 {
+			return "drops " + oneOf(gone)
+		}
+	} else if more := without(v.([]T), old); len(more) > 0 {
+		return "adds " + oneOf(more)
+	}
+	return ""
+}
+
+// without returns the elements of a that b does not have.
+func without[T comparable](a, b []T) []T {
+	return slices.DeleteFunc(slices.Clone(a), func(x T) bool { return slices.Contains(b, x) })
+}
+
+func (k list[T]) get(p *Profile) any {
+	if v := *k.field(p); v != nil {
+		return v
+	}
+	return nil
+}
+
+func (k list[T]) set(p *Profile, v any) { *k.field(p) = v.([]T) }
+func (k list[T]) repeats() bool         { return true }
+
+func (k list[T]) encode(v any) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.SequenceNode}
+	for _, x := range v.([]T) {
+		n.Content = append(n.Content, textNode(string(x)))
+	}
+	if len(n.Content) == 0 {
+		n.Style = yaml.FlowStyle
+	}
+	return n
+}
+
+func (k list[T]) schema() map[string]any {
+	item := maps.Clone(k.shape)
+	if words, ok := item["enum"].([]string); ok {
+		item["enum"] = append([]string{inherit}, words...)
+	}
+	return map[string]any{"type": "array", "items": item}
+}
+
+// vars is a map of environment variables. Maps merge: a variable replaces the one of the same name below.
+type vars struct{}
+
+func (vars) node(n *yaml.Node) (any, error) {
+	if n.Kind != yaml.MappingNode {
+		return nil, mistake(n.Line, "must be a map, such as {LANG: C.UTF-8}")
+	}
+	v := make(map[string]string, len(n.Content)/2)
+	for name, value := range pairs(n) {
+		if _, twice := v[name.Value]; twice {
+			return nil, mistake(name.Line, "%s is set twice", name.Value)
+		}
+		if _, err := varName(name.Value); err != nil {
+			return nil, mistake(name.Line, "%s", err)
+		}
+		s, err := scalarText(value)
+		if err != nil {
+			return nil, err
+		}
+		if strings.ContainsRune(s, 0) {
+			return nil, mistake(value.Line, "%s holds a NUL byte", name.Value)
+		}
+		v[name.Value] = s
+	}
+	return v, nil
+}
+
+func (vars) text(texts []string) (any, error) {
+	v := make(map[string]string, len(texts))
+	for _, t := range texts {
+		name, value, ok := strings.Cut(t, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q is not NAME=VALUE", t)
+		}
+		if _, err := varName(name); err != nil {
+			return nil, err
+		}
+		v[name] = value
+	}
+	return v, nil
+}
+
+func (vars) merge(below, v any) any {
+	merged := map[string]string{}
+	if old, ok := below.(map[string]string); ok {
+		maps.Copy(merged, old)
+	}
+	maps.Copy(merged, v.(map[string]string))
+	return merged
+}
+
+func (vars) narrower(have, v any) string {
+	old, _ := have.(map[string]string)
+	for _, name := range slices.Sorted(maps.Keys(v.(map[string]string))) {
+		if value, ok := old[name]; !ok || value != v.(map[string]string)[name] {
+			return "sets " + name
+		}
+	}
+	return ""
+}
+
+func (vars) get(p *Profile) any {
+	if p.Env == nil {
+		return nil
+	}
+	return p.Env
+}
+
+func (vars) set(p *Profile, v any) { p.Env = v.(map[string]string) }
+func (vars) repeats() bool         { return true }
+
+func (vars) encode(v any) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.MappingNode}
+	for _, name := range slices.Sorted(maps.Keys(v.(map[string]string))) {
+		n.Content = append(n.Content, textNode(name), textNode(v.(map[string]string)[name]))
+	}
+	if len(n.Content) == 0 {
+		n.Style = yaml.FlowStyle
+	}
+	return n
+}
+
+func (vars) schema() map[string]any {
+	return map[string]any{
+		"type":                 "object",
+		"propertyNames":        map[string]any{"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
+		"additionalProperties": map[string]any{"type": []string{"string", "number", "boolean"}},
+	}
+}

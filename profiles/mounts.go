@@ -1,0 +1,184 @@
+package profiles
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+// mountList is the list of mounts. A mount replaces one below at the same target.
+type mountList struct{}
+
+func (mountList) node(n *yaml.Node) (any, error) {
+	if n.Kind != yaml.SequenceNode {
+		return nil, mistake(n.Line, "must be a list of {source, target, readonly}")
+	}
+	v := make([]Mount, 0, len(n.Content))
+	for _, c := range n.Content {
+		if c.Kind == yaml.ScalarNode && c.Value == inherit {
+			v = append(v, Mount{Source: inherit})
+			continue
+		}
+		m, err := mountNode(c)
+		if err != nil {
+			return nil, err
+		}
+		v = append(v, m)
+	}
+	return v, nil
+}
+
+func mountNode(n *yaml.Node) (Mount, error) {
+	m := Mount{ReadOnly: true}
+	if n.Kind != yaml.MappingNode {
+		return m, mistake(n.Line, "must be {source, target, readonly}")
+	}
+	seen := map[string]bool{}
+	for name, value := range pairs(n) {
+		if seen[name.Value] {
+			return m, mistake(name.Line, "%s is set twice", name.Value)
+		}
+		seen[name.Value] = true
+		s, err := scalarText(value)
+		if err != nil {
+			return m, err
+		}
+		switch name.Value {
+		case "source":
+			m.Source = s
+		case "target":
+			m.Target = s
+		case "readonly":
+			if value.Tag != "!!bool" {
+				return m, mistake(value.Line, "readonly must be true or false, not %q", s)
+			}
+			m.ReadOnly = value.Value[0] == 't' || value.Value[0] == 'T'
+		default:
+			e := mistake(name.Line, "unknown key %q", name.Value)
+			e.Remedy = didYouMean(name.Value, []string{"source", "target", "readonly"})
+			return m, e
+		}
+	}
+	if err := m.check(); err != nil {
+		return m, mistake(n.Line, "%s", err)
+	}
+	return m, nil
+}
+
+// text reads Docker's SOURCE:TARGET[:ro|rw]. Unlike Docker's, a mount is read-only unless it says rw: what is
+// mounted is not a copy, and nothing that the sandbox writes there can be discarded.
+func (mountList) text(texts []string) (any, error) {
+	v := []Mount{{Source: inherit}}
+	for _, t := range texts {
+		parts := strings.Split(t, ":")
+		m := Mount{ReadOnly: true}
+		switch {
+		case len(parts) == 3 && parts[2] == "rw":
+			m.ReadOnly = false
+		case len(parts) == 2, len(parts) == 3 && parts[2] == "ro":
+		default:
+			return nil, fmt.Errorf("%q is not SOURCE:TARGET or SOURCE:TARGET:ro or :rw", t)
+		}
+		m.Source, m.Target = parts[0], parts[1]
+		if m.Source == "." || m.Source == ".." || strings.HasPrefix(m.Source, "./") || strings.HasPrefix(m.Source, "../") {
+			abs, err := filepath.Abs(m.Source)
+			if err != nil {
+				return nil, err
+			}
+			m.Source = abs
+		}
+		if err := m.check(); err != nil {
+			return nil, err
+		}
+		v = append(v, m)
+	}
+	return v, nil
+}
+
+// ours are the mount points that caisson itself fills.
+var ours = []string{"/", "/workspace", "/home", "/home/user", "/tmp", "/proc", "/sys", "/dev"}
+
+// check looks at the words alone; CheckMount looks at the host.
+func (m *Mount) check() error {
+	if _, err := hostPath(m.Source); err != nil {
+		return fmt.Errorf("source %w", err)
+	}
+	m.Source = filepath.Clean(m.Source)
+	if !strings.HasPrefix(m.Target, "/") || strings.ContainsRune(m.Target, 0) {
+		return fmt.Errorf("target %q is not an absolute path", m.Target)
+	}
+	m.Target = filepath.Clean(m.Target)
+	if slices.Contains(ours, m.Target) || below(m.Target, "/proc", "/sys", "/dev") {
+		return fmt.Errorf("target %s is taken by the sandbox itself", m.Target)
+	}
+	return nil
+}
+
+func (mountList) merge(below, v any) any {
+	var all []Mount
+	for _, m := range v.([]Mount) {
+		if m.Source == inherit {
+			old, _ := below.([]Mount)
+			all = append(all, old...)
+		} else {
+			all = append(all, m)
+		}
+	}
+	merged := make([]Mount, 0, len(all))
+	for _, m := range all {
+		merged = slices.DeleteFunc(merged, func(old Mount) bool { return old.Target == m.Target })
+		merged = append(merged, m)
+	}
+	return merged
+}
+
+func (mountList) narrower(have, v any) string {
+	old, _ := have.([]Mount)
+	for _, m := range v.([]Mount) {
+		same := func(h Mount) bool {
+			return h.Source == m.Source && h.Target == m.Target && (m.ReadOnly || !h.ReadOnly)
+		}
+		if !slices.ContainsFunc(old, same) {
+			return "adds " + m.Source + " at " + m.Target
+		}
+	}
+	return ""
+}
+
+func (mountList) get(p *Profile) any {
+	if p.Mounts == nil {
+		return nil
+	}
+	return p.Mounts
+}
+
+func (mountList) set(p *Profile, v any) { p.Mounts = v.([]Mount) }
+func (mountList) repeats() bool         { return true }
+
+func (mountList) encode(v any) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.SequenceNode}
+	for _, m := range v.([]Mount) {
+		readonly := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: fmt.Sprint(m.ReadOnly)}
+		n.Content = append(n.Content, &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{
+			textNode("source"), textNode(m.Source), textNode("target"), textNode(m.Target), textNode("readonly"), readonly,
+		}})
+	}
+	if len(n.Content) == 0 {
+		n.Style = yaml.FlowStyle
+	}
+	return n
+}
+
+func (mountList) schema() map[string]any {
+	path := map[string]any{"type": "string", "minLength": 1}
+	mount := map[string]any{
+		"type": "object", "additionalProperties": false, "required": []string{"source", "target"},
+		"properties": map[string]any{
+			"source": path, "target": path, "readonly": map[string]any{"type": "boolean", "default": true},
+		},
+	}
+	return map[string]any{"type": "array", "items": map[string]any{"anyOf": []any{mount, map[string]any{"const": inherit}}}}
+}
