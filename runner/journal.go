@@ -70,6 +70,7 @@ type FeatureRecord struct {
 	Name      string
 	Workspace string // absolute host path
 	Index     int    // the lowest that was free: its id range is 1<<30 + Index*65536
+	Direct    bool   // its ids are mapped without idmapped mounts (isolation.IDs)
 	Labels    map[string]string
 	Created   time.Time
 	Retired   bool        // being removed

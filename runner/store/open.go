@@ -1,0 +1,216 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	_ "modernc.org/sqlite" // the driver
+
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/flock"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// version is the newest schema; migration n leads from version n-1 to n.
+const version = 1
+
+// pragmas of every connection. WAL mode is a property of the file and set once, when it is made.
+var pragmas = []string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)"}
+
+// Store is a runner.Journal in SQLite.
+type Store struct{ db *sql.DB }
+
+var _ runner.Journal = (*Store)(nil)
+
+// Open opens the store at path, making it (0600) when it is missing; its directory must exist. The errors are
+// *runner.Error: CodeStoreNewer, CodeStoreCorrupt, CodeState, CodeDisk, CodeStore.
+func Open(ctx context.Context, path string) (*Store, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, failure(err)
+	}
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		if err := create(ctx, path); err != nil {
+			return nil, failure(err)
+		}
+	}
+	s, err := connect(dsn(path, "rw"))
+	if err != nil {
+		return nil, failure(err)
+	}
+	if err := s.check(ctx, path); err != nil {
+		_ = s.db.Close()
+		return nil, failure(err)
+	}
+	return s, nil
+}
+
+// Memory returns a store that is gone when it is closed.
+func Memory(ctx context.Context) (*Store, error) {
+	s, err := connect(dsn(":memory:", ""))
+	if err != nil {
+		return nil, failure(err)
+	}
+	if err := s.migrate(ctx, 0); err != nil {
+		_ = s.db.Close()
+		return nil, failure(err)
+	}
+	return s, nil
+}
+
+// Close closes the store.
+func (s *Store) Close() error { return failure(s.db.Close()) }
+
+func connect(dsn string) (*Store, error) {
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1) // one writer; and a memory store is its connection
+	db.SetConnMaxLifetime(0)
+	return &Store{db: db}, nil
+}
+
+func dsn(path, mode string, more ...string) string {
+	q := url.Values{"_txlock": {"immediate"}, "_pragma": append(slices.Clone(pragmas), more...)}
+	if mode != "" {
+		q.Set("mode", mode)
+	}
+	// A path is bytes: everything that a URI gives a meaning to is escaped.
+	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + q.Encode()
+}
+
+// create makes a whole store under another name and gives it its own. Who loses the race finds it made.
+func create(ctx context.Context, path string) error {
+	l, err := flock.Acquire(ctx, path+".lock")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Release() }()
+	if _, err := os.Lstat(path); err == nil {
+		return nil
+	}
+	tmp := path + ".new"
+	if err := removeAll(tmp); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	s, err := connect(dsn(tmp, "rw", "journal_mode(WAL)"))
+	if err != nil {
+		return err
+	}
+	err = s.migrate(ctx, 0)
+	if err := errors.Join(err, s.db.Close()); err != nil { // closing writes the log back into the file
+		return errors.Join(err, removeAll(tmp))
+	}
+	return os.Rename(tmp, path)
+}
+
+func removeAll(path string) error {
+	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
+		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) check(ctx context.Context, path string) error {
+	have, err := userVersion(ctx, s.db)
+	switch {
+	case err != nil:
+		return err
+	case have == version:
+		return nil
+	case have == 0:
+		return &runner.Error{Code: runner.CodeStoreCorrupt, Exit: runner.ExitInternal,
+			Cause: path + " is not a caisson store", Remedy: "move it away"}
+	case have > version:
+		return &runner.Error{Code: runner.CodeStoreNewer, Exit: runner.ExitRefused,
+			Cause:  fmt.Sprintf("%s was written by a newer caisson (version %d; this one knows %d)", path, have, version),
+			Remedy: "update caisson, or use another state directory: CAISSON_STATE=DIR"}
+	}
+	l, err := flock.Acquire(ctx, path+".lock")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Release() }()
+	if have, err = userVersion(ctx, s.db); err != nil {
+		return err
+	}
+	return s.migrate(ctx, have)
+}
+
+type querier interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}
+
+func userVersion(ctx context.Context, q querier) (v int, err error) {
+	err = q.QueryRowContext(ctx, "PRAGMA user_version").Scan(&v)
+	return v, err
+}
+
+// migrate leads from version have to the newest, all or nothing, and copies the state machines in.
+func (s *Store) migrate(ctx context.Context, have int) error {
+	return s.tx(ctx, func(tx *sql.Tx) error {
+		for n := have + 1; n <= version; n++ {
+			text, err := migrations.ReadFile(fmt.Sprintf("migrations/%03d.sql", n))
+			if err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, string(text)); err != nil {
+				return fmt.Errorf("migration %d: %w", n, err)
+			}
+		}
+		if err := machines(ctx, tx); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", version))
+		return err
+	})
+}
+
+func machines(ctx context.Context, tx *sql.Tx) error {
+	var rows []string
+	for _, old := range slices.Sorted(maps.Keys(runner.Transitions)) {
+		for _, next := range runner.Transitions[old] {
+			rows = append(rows, fmt.Sprintf("('task', '%s', '%s')", old, next))
+		}
+	}
+	for _, old := range slices.Sorted(maps.Keys(runner.StepTransitions)) {
+		for _, next := range runner.StepTransitions[old] {
+			rows = append(rows, fmt.Sprintf("('step', '%s', '%s')", old, next))
+		}
+	}
+	_, err := tx.ExecContext(ctx, "INSERT OR IGNORE INTO transitions VALUES "+strings.Join(rows, ", "))
+	return err
+}
+
+func (s *Store) tx(ctx context.Context, do func(*sql.Tx) error) error {
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := do(tx); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}

@@ -1,0 +1,246 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson/runner"
+)
+
+const (
+	featureColumns = "f.id, f.name, f.workspace, f.idx, f.direct, f.labels, f.created, f.retired"
+	taskColumns    = "t.id, t.feature, t.state, t.profile, t.profile_digest, t.result, t.created, t.updated"
+	live           = "t.state IN ('queued', 'preparing', 'running', 'paused', 'sealing', 'validating', 'promoting')"
+)
+
+type scanner interface{ Scan(dest ...any) error }
+
+// featureRow and taskRow are what the columns above are scanned into.
+type featureRow struct {
+	f       runner.FeatureRecord
+	labels  sql.NullString
+	created int64
+}
+
+func (r *featureRow) into() []any {
+	return []any{&r.f.ID, &r.f.Name, &r.f.Workspace, &r.f.Index, &r.f.Direct, &r.labels, &r.created, &r.f.Retired}
+}
+
+func (r *featureRow) record() (runner.FeatureRecord, error) {
+	r.f.Created = time.Unix(0, r.created)
+	if !r.labels.Valid {
+		return r.f, nil
+	}
+	return r.f, json.Unmarshal([]byte(r.labels.String), &r.f.Labels)
+}
+
+type taskRow struct {
+	id, feature, state, profile, digest, result sql.NullString
+	created, updated                            sql.NullInt64
+}
+
+func (r *taskRow) into() []any {
+	return []any{&r.id, &r.feature, &r.state, &r.profile, &r.digest, &r.result, &r.created, &r.updated}
+}
+
+func (r *taskRow) record() *runner.TaskRecord {
+	if !r.id.Valid {
+		return nil
+	}
+	t := &runner.TaskRecord{
+		ID: r.id.String, FeatureID: r.feature.String, State: runner.State(r.state.String),
+		Profile: json.RawMessage(r.profile.String), ProfileDigest: r.digest.String,
+		Created: time.Unix(0, r.created.Int64), Updated: time.Unix(0, r.updated.Int64),
+	}
+	if r.result.Valid {
+		t.Result = json.RawMessage(r.result.String)
+	}
+	return t
+}
+
+func selectFeature(ctx context.Context, q querier, where string, args ...any) (runner.FeatureRecord, error) {
+	var r featureRow
+	if err := q.QueryRowContext(ctx, "SELECT "+featureColumns+" FROM features f WHERE "+where, args...).Scan(r.into()...); err != nil {
+		return runner.FeatureRecord{}, err
+	}
+	return r.record()
+}
+
+// Feature finds by id, by name, or by a unique prefix of an id; in that order.
+func (s *Store) Feature(ctx context.Context, ref string) (runner.FeatureRecord, error) {
+	f, err := selectFeature(ctx, s.db, "(id = ?1 OR name = ?1) AND retired = 0 ORDER BY id = ?1 DESC LIMIT 1", ref)
+	if err == nil || !errors.Is(err, sql.ErrNoRows) || ref == "" {
+		return f, failure(err)
+	}
+	list, err := s.features(ctx, "f.retired = 0 AND substr(f.id, 1, ?) = ?", len(ref), strings.ToLower(ref))
+	switch {
+	case err != nil:
+		return f, failure(err)
+	case len(list) == 0:
+		return f, fmt.Errorf("feature %q: %w", ref, runner.ErrNotFound)
+	case len(list) > 1:
+		return f, &runner.Error{Code: runner.CodeAmbiguous, Exit: runner.ExitRefused,
+			Cause:  fmt.Sprintf("%q fits %d features, for example %s and %s", ref, len(list), list[0].Name, list[1].Name),
+			Remedy: "use the name, or more of the id"}
+	}
+	list[0].Last = nil
+	return list[0], nil
+}
+
+// Features lists, newest first, each with its newest task.
+func (s *Store) Features(ctx context.Context) ([]runner.FeatureRecord, error) {
+	list, err := s.features(ctx, "f.retired = 0")
+	return list, failure(err)
+}
+
+func (s *Store) features(ctx context.Context, where string, args ...any) ([]runner.FeatureRecord, error) {
+	list, err := s.join(ctx, `LEFT JOIN tasks t ON t.seq = (SELECT max(seq) FROM tasks WHERE feature = f.id)
+		WHERE `+where+" ORDER BY f.created DESC, f.id DESC", args...)
+	if err != nil {
+		return nil, err
+	}
+	return list, s.withSteps(ctx, list)
+}
+
+// Unfinished lists features with a live task, and those that are being removed.
+func (s *Store) Unfinished(ctx context.Context) ([]runner.FeatureRecord, error) {
+	list, err := s.join(ctx, "JOIN tasks t ON t.feature = f.id AND "+live)
+	if err != nil {
+		return nil, failure(err)
+	}
+	retired, err := s.join(ctx, "LEFT JOIN tasks t ON 0 WHERE f.retired = 1")
+	if err != nil {
+		return nil, failure(err)
+	}
+	list = append(list, retired...)
+	return list, failure(s.withSteps(ctx, list))
+}
+
+func (s *Store) join(ctx context.Context, tail string, args ...any) (list []runner.FeatureRecord, err error) {
+	rows, err := s.db.QueryContext(ctx, "SELECT "+featureColumns+", "+taskColumns+" FROM features f "+tail, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var fr featureRow
+		var tr taskRow
+		if err := rows.Scan(append(fr.into(), tr.into()...)...); err != nil {
+			return nil, err
+		}
+		f, err := fr.record()
+		if err != nil {
+			return nil, err
+		}
+		f.Last = tr.record()
+		list = append(list, f)
+	}
+	return list, rows.Err()
+}
+
+func (s *Store) withSteps(ctx context.Context, list []runner.FeatureRecord) error {
+	for i := range list {
+		if t := list[i].Last; t != nil {
+			if err := s.steps(ctx, t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Store) steps(ctx context.Context, t *runner.TaskRecord) (err error) {
+	rows, err := s.db.QueryContext(ctx, "SELECT n, state, args FROM steps WHERE task = ? ORDER BY n", t.ID)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var st runner.StepRecord
+		var args string
+		if err := rows.Scan(&st.N, &st.State, &args); err != nil {
+			return err
+		}
+		if err := json.Unmarshal([]byte(args), &st.Args); err != nil {
+			return err
+		}
+		t.Steps = append(t.Steps, st)
+	}
+	return rows.Err()
+}
+
+// Task finds by id.
+func (s *Store) Task(ctx context.Context, id string) (runner.TaskRecord, error) {
+	list, err := s.tasks(ctx, "t.id = ?", id)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("task %q: %w", id, runner.ErrNotFound)
+	}
+	if err != nil {
+		return runner.TaskRecord{}, failure(err)
+	}
+	return list[0], nil
+}
+
+// Tasks lists a feature's, oldest first.
+func (s *Store) Tasks(ctx context.Context, featureID string) ([]runner.TaskRecord, error) {
+	list, err := s.tasks(ctx, "t.feature = ? ORDER BY t.seq", featureID)
+	return list, failure(err)
+}
+
+func (s *Store) tasks(ctx context.Context, where string, args ...any) ([]runner.TaskRecord, error) {
+	list, err := s.scanTasks(ctx, where, args...)
+	for i := range list {
+		if err == nil {
+			err = s.steps(ctx, &list[i])
+		}
+	}
+	return list, err
+}
+
+func (s *Store) scanTasks(ctx context.Context, where string, args ...any) (list []runner.TaskRecord, err error) {
+	rows, err := s.db.QueryContext(ctx, "SELECT "+taskColumns+" FROM tasks t WHERE "+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var r taskRow
+		if err := rows.Scan(r.into()...); err != nil {
+			return nil, err
+		}
+		list = append(list, *r.record())
+	}
+	return list, rows.Err()
+}
+
+// Audit lists the trail, oldest first.
+func (s *Store) Audit(ctx context.Context, featureID string) (list []runner.AuditRecord, err error) {
+	rows, err := s.db.QueryContext(ctx, `SELECT at, feature, task, step, event, old, new, cause FROM audit
+		WHERE ?1 = '' OR feature = ?1 ORDER BY seq`, featureID)
+	if err != nil {
+		return nil, failure(err)
+	}
+	defer func() { err = failure(errors.Join(err, rows.Close())) }()
+	for rows.Next() {
+		var a runner.AuditRecord
+		if err := scanAudit(rows, &a); err != nil {
+			return nil, err
+		}
+		list = append(list, a)
+	}
+	return list, rows.Err()
+}
+
+func scanAudit(r scanner, a *runner.AuditRecord) error {
+	var at int64
+	if err := r.Scan(&at, &a.FeatureID, &a.TaskID, &a.Step, &a.Event, &a.From, &a.To, &a.Cause); err != nil {
+		return err
+	}
+	a.At = time.Unix(0, at)
+	return nil
+}

@@ -1,0 +1,253 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/journaltest"
+)
+
+const helper = "CAISSON_STORE_TEST_HELPER"
+
+// TestMain lets the test binary be one of many processes that use a store.
+func TestMain(m *testing.M) {
+	if path := os.Getenv(helper); path != "" {
+		if err := work(path, os.Args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func TestFile(t *testing.T) {
+	journaltest.Run(t, func(t *testing.T) runner.Journal { return openFile(t, filepath.Join(t.TempDir(), "store.db")) })
+}
+
+func TestMemory(t *testing.T) {
+	journaltest.Run(t, func(t *testing.T) runner.Journal {
+		s, err := Memory(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	})
+}
+
+func openFile(t *testing.T, path string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// The database refuses what the table does not name, whoever asks.
+func TestTriggers(t *testing.T) {
+	s := openFile(t, filepath.Join(t.TempDir(), "store.db"))
+	defer s.Close()
+	_, err := s.Submit(t.Context(), runner.Submission{NewFeature: true, MaxQueue: 1,
+		Feature: runner.FeatureRecord{ID: "f", Name: "n", Workspace: "/w"},
+		Task:    runner.TaskRecord{ID: "t", Profile: []byte("{}"), Steps: []runner.StepRecord{{N: 1}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []string{
+		"UPDATE tasks SET state = 'succeeded'",
+		"UPDATE tasks SET state = 'queued'",
+		"UPDATE tasks SET state = 'nonsense'",
+		"UPDATE steps SET state = 'done'",
+		"INSERT INTO tasks (id, feature, state, profile, profile_digest, created, updated) VALUES ('u', 'f', 'running', '', '', 0, 0)",
+		"INSERT INTO steps VALUES ('t', 2, 'done', '[]')",
+		"UPDATE audit SET cause = 'nothing happened'",
+		"DELETE FROM audit",
+		"DELETE FROM transitions",
+		"INSERT INTO tasks (id, feature, state, profile, profile_digest, created, updated) VALUES ('u', 'nobody', 'queued', '', '', 0, 0)",
+	} {
+		if _, err := s.db.Exec(q); err == nil {
+			t.Errorf("allowed: %s", q)
+		}
+	}
+}
+
+func TestMachinesAreCopied(t *testing.T) {
+	s, err := Memory(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	want := 0
+	for _, next := range runner.Transitions {
+		want += len(next)
+	}
+	for _, next := range runner.StepTransitions {
+		want += len(next)
+	}
+	var have int
+	if err := s.db.QueryRow("SELECT count(*) FROM transitions").Scan(&have); err != nil || have != want {
+		t.Fatalf("%d rows, want %d (%v); a changed state machine needs a migration", have, want, err)
+	}
+}
+
+func TestPragmas(t *testing.T) {
+	s := openFile(t, filepath.Join(t.TempDir(), "store.db"))
+	defer s.Close()
+	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "1", "foreign_keys": "1",
+		"busy_timeout": "10000", "user_version": fmt.Sprint(version)} {
+		var got string
+		if err := s.db.QueryRow("PRAGMA " + pragma).Scan(&got); err != nil || got != want {
+			t.Errorf("%s = %q, want %q (%v)", pragma, got, want, err)
+		}
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	dir := t.TempDir()
+	newer := filepath.Join(dir, "newer.db")
+	s := openFile(t, newer)
+	if _, err := s.db.Exec(fmt.Sprintf("PRAGMA user_version = %d", version+1)); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	write := func(name, content string) string {
+		p := filepath.Join(dir, name)
+		if err := os.WriteFile(p, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	for path, code := range map[string]string{
+		newer: runner.CodeStoreNewer,
+		write("junk.db", strings.Repeat("junk", 4096)): runner.CodeStoreCorrupt,
+		write("empty.db", ""):                          runner.CodeStoreCorrupt,
+		filepath.Join(dir, "missing", "x.db"):          runner.CodeState,
+		dir:                                            runner.CodeState,
+	} {
+		s, err := Open(t.Context(), path)
+		if err == nil {
+			s.Close()
+		}
+		if runner.CodeOf(err) != code {
+			t.Errorf("%s: %v (code %s), want code %s", path, err, runner.CodeOf(err), code)
+		}
+		if e, ok := errors.AsType[*runner.Error](err); !ok || e.Remedy == "" {
+			t.Errorf("%s: no remedy: %v", path, err)
+		}
+	}
+}
+
+// A store that was damaged in the middle is an error with its code, not a panic.
+func TestTornFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	s := openFile(t, path)
+	s.Close()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, info.Size()/2); err != nil {
+		t.Fatal(err)
+	}
+	s, err = Open(t.Context(), path)
+	if err == nil {
+		_, err = s.Features(t.Context())
+		s.Close()
+	}
+	if runner.CodeOf(err) != runner.CodeStoreCorrupt {
+		t.Fatalf("%v (code %s)", err, runner.CodeOf(err))
+	}
+}
+
+func TestOddPaths(t *testing.T) {
+	for _, name := range []string{"a b", "a?mode=memory", "a#b", "a%20b", "a;b&c", "ü\n", "a:b"} {
+		dir := filepath.Join(t.TempDir(), name)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s := openFile(t, filepath.Join(dir, "store.db"))
+		if err := s.Note(t.Context(), runner.AuditRecord{Event: "x"}); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+		s.Close()
+		if _, err := os.Stat(filepath.Join(dir, "store.db")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestHalfMadeIsForgotten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	for _, suffix := range []string{".new", ".new-journal", ".new-wal", ".new-shm"} {
+		if err := os.WriteFile(path+suffix, []byte("torn"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	openFile(t, path).Close()
+	if left, _ := filepath.Glob(path + ".new*"); len(left) != 0 {
+		t.Fatal(left)
+	}
+}
+
+// Fifty processes, beginning with a file that does not exist, see no lock error and lose nothing.
+func TestManyProcesses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	var wg sync.WaitGroup
+	for n := range 50 {
+		wg.Go(func() {
+			c := exec.Command(os.Args[0], fmt.Sprint(n))
+			c.Env = append(os.Environ(), helper+"="+path)
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Errorf("process %d: %v\n%s", n, err, out)
+			}
+		})
+	}
+	wg.Wait()
+	s := openFile(t, path)
+	defer s.Close()
+	list, err := s.Features(t.Context())
+	if err != nil || len(list) != 50 {
+		t.Fatalf("%d features (%v)", len(list), err)
+	}
+	index := map[int]bool{}
+	for _, f := range list {
+		index[f.Index] = true
+		if f.Last.State != runner.StateSucceeded {
+			t.Errorf("%s is %s", f.ID, f.Last.State)
+		}
+	}
+	if len(index) != 50 || !index[0] || !index[49] {
+		t.Error("indexes are not 0 to 49")
+	}
+}
+
+func work(path, n string) error {
+	ctx := context.Background()
+	s, err := Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	_, err = s.Submit(ctx, runner.Submission{NewFeature: true, MaxQueue: 1000,
+		Feature: runner.FeatureRecord{ID: "f" + n, Name: "n" + n, Workspace: "/w"},
+		Task:    runner.TaskRecord{ID: "t" + n, Profile: []byte("{}"), Steps: []runner.StepRecord{{N: 1}}}})
+	if err != nil {
+		return err
+	}
+	states := []runner.State{runner.StateQueued, runner.StatePreparing, runner.StateRunning, runner.StateSealing,
+		runner.StateValidating, runner.StateSucceeded}
+	for i := 1; i < len(states); i++ {
+		if err := s.Move(ctx, runner.Move{TaskID: "t" + n, From: states[i-1], To: states[i]}); err != nil {
+			return err
+		}
+	}
+	return s.Close()
+}

@@ -1,0 +1,195 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/caisson-dev/caisson/runner"
+)
+
+// Submit records a task, and a new feature.
+func (s *Store) Submit(ctx context.Context, sub runner.Submission) (f runner.FeatureRecord, err error) {
+	now := time.Now()
+	err = s.tx(ctx, func(tx *sql.Tx) error {
+		if sub.NewFeature {
+			err = insertFeature(ctx, tx, &sub.Feature, now)
+		} else {
+			err = alive(ctx, tx, sub.Feature.ID)
+		}
+		if err != nil {
+			return err
+		}
+		if err := room(ctx, tx, &sub); err != nil {
+			return err
+		}
+		if f, err = selectFeature(ctx, tx, "id = ?", sub.Feature.ID); err != nil {
+			return err
+		}
+		return insertTask(ctx, tx, &sub, now)
+	})
+	return f, failure(err)
+}
+
+// lowest is the smallest index that no feature has.
+const lowest = `CASE WHEN NOT EXISTS (SELECT 1 FROM features WHERE idx = 0) THEN 0 ELSE
+	(SELECT min(a.idx) + 1 FROM features a WHERE NOT EXISTS (SELECT 1 FROM features b WHERE b.idx = a.idx + 1)) END`
+
+func insertFeature(ctx context.Context, tx *sql.Tx, f *runner.FeatureRecord, now time.Time) error {
+	labels, err := json.Marshal(f.Labels)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO features (id, name, workspace, idx, direct, labels, created)
+		VALUES (?, ?, ?, `+lowest+`, ?, ?, ?)`, f.ID, f.Name, f.Workspace, f.Direct, string(labels), now.UnixNano())
+	return err
+}
+
+func alive(ctx context.Context, tx *sql.Tx, id string) error {
+	var one int
+	return tx.QueryRowContext(ctx, "SELECT 1 FROM features WHERE id = ? AND retired = 0", id).Scan(&one)
+}
+
+func room(ctx context.Context, tx *sql.Tx, sub *runner.Submission) error {
+	if sub.Admitted {
+		return nil
+	}
+	var waiting int
+	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM tasks WHERE state = 'queued'").Scan(&waiting)
+	if err == nil && waiting >= sub.MaxQueue {
+		err = fmt.Errorf("%w: %d tasks wait already", runner.ErrQueueFull, waiting)
+	}
+	return err
+}
+
+func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now time.Time) error {
+	t := &sub.Task
+	_, err := tx.ExecContext(ctx, `INSERT INTO tasks (id, feature, state, profile, profile_digest, created, updated)
+		VALUES (?, ?, 'queued', ?, ?, ?, ?)`,
+		t.ID, sub.Feature.ID, string(t.Profile), t.ProfileDigest, now.UnixNano(), now.UnixNano())
+	if err != nil {
+		return err
+	}
+	for _, st := range t.Steps {
+		args, err := json.Marshal(st.Args)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO steps VALUES (?, ?, 'not_started', ?)", t.ID, st.N, string(args)); err != nil {
+			return err
+		}
+	}
+	a := runner.AuditRecord{At: now, FeatureID: sub.Feature.ID, TaskID: t.ID, Event: "submit", To: string(runner.StateQueued)}
+	if err := note(ctx, tx, a); err != nil || !sub.Admitted {
+		return err
+	}
+	return move(ctx, tx, runner.Move{TaskID: t.ID, From: runner.StateQueued, To: runner.StatePreparing, Cause: "a slot was free"}, now)
+}
+
+// Move is one transition.
+func (s *Store) Move(ctx context.Context, m runner.Move) error {
+	return failure(s.tx(ctx, func(tx *sql.Tx) error { return move(ctx, tx, m, time.Now()) }))
+}
+
+func move(ctx context.Context, tx *sql.Tx, m runner.Move, now time.Time) error {
+	var feature string
+	err := tx.QueryRowContext(ctx, "SELECT feature FROM tasks WHERE id = ?", m.TaskID).Scan(&feature)
+	if err != nil {
+		return err
+	}
+	a := runner.AuditRecord{At: now, FeatureID: feature, TaskID: m.TaskID, Cause: m.Cause}
+	if m.Step != nil {
+		if err := moveStep(ctx, tx, m.TaskID, m.Step, a); err != nil {
+			return err
+		}
+	}
+	if m.From == m.To && m.Step != nil {
+		return compare(ctx, tx, m.TaskID, m.From)
+	}
+	res, err := tx.ExecContext(ctx, `UPDATE tasks SET state = ?, updated = ?, result = coalesce(?, result)
+		WHERE id = ? AND state = ?`, string(m.To), now.UnixNano(), nullable(m.Result), m.TaskID, string(m.From))
+	if err := changed(res, err); err != nil {
+		return fmt.Errorf("task %s, %s to %s: %w", m.TaskID, m.From, m.To, err)
+	}
+	a.Event, a.From, a.To = "move", string(m.From), string(m.To)
+	if err := note(ctx, tx, a); err != nil || !m.Retire {
+		return err
+	}
+	return retire(ctx, tx, feature, now)
+}
+
+func moveStep(ctx context.Context, tx *sql.Tx, task string, m *runner.StepMove, a runner.AuditRecord) error {
+	res, err := tx.ExecContext(ctx, "UPDATE steps SET state = ? WHERE task = ? AND n = ? AND state = ?",
+		string(m.To), task, m.N, string(m.From))
+	if err := changed(res, err); err != nil {
+		return fmt.Errorf("step %d of task %s, %s to %s: %w", m.N, task, m.From, m.To, err)
+	}
+	a.Event, a.Step, a.From, a.To = "step", m.N, string(m.From), string(m.To)
+	return note(ctx, tx, a)
+}
+
+func compare(ctx context.Context, tx *sql.Tx, task string, want runner.State) error {
+	var have string
+	err := tx.QueryRowContext(ctx, "SELECT state FROM tasks WHERE id = ?", task).Scan(&have)
+	if err == nil && have != string(want) {
+		err = fmt.Errorf("task %s is %s, not %s: %w", task, have, want, runner.ErrStale)
+	}
+	return err
+}
+
+// changed says whether a compare-and-set found what it compared with.
+func changed(res sql.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n == 0 {
+		err = runner.ErrStale
+	}
+	return err
+}
+
+// Retire marks a feature as being removed.
+func (s *Store) Retire(ctx context.Context, id string) error {
+	return failure(s.tx(ctx, func(tx *sql.Tx) error { return retire(ctx, tx, id, time.Now()) }))
+}
+
+func retire(ctx context.Context, tx *sql.Tx, id string, now time.Time) error {
+	res, err := tx.ExecContext(ctx, "UPDATE features SET retired = 1 WHERE id = ?", id)
+	if err != nil {
+		return err
+	}
+	if n, err := res.RowsAffected(); err != nil || n == 0 {
+		return fmt.Errorf("feature %s: %w", id, runner.ErrNotFound)
+	}
+	return note(ctx, tx, runner.AuditRecord{At: now, FeatureID: id, Event: "remove"})
+}
+
+// Forget deletes a feature and its tasks.
+func (s *Store) Forget(ctx context.Context, id string) error {
+	_, err := s.db.ExecContext(ctx, "DELETE FROM features WHERE id = ?", id)
+	return failure(err)
+}
+
+// Note appends an audit row.
+func (s *Store) Note(ctx context.Context, a runner.AuditRecord) error {
+	if a.At.IsZero() {
+		a.At = time.Now()
+	}
+	return failure(s.tx(ctx, func(tx *sql.Tx) error { return note(ctx, tx, a) }))
+}
+
+func note(ctx context.Context, tx *sql.Tx, a runner.AuditRecord) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO audit (at, feature, task, step, event, old, new, cause)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, a.At.UnixNano(), a.FeatureID, a.TaskID, a.Step, a.Event, a.From, a.To, a.Cause)
+	return err
+}
+
+func nullable(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return string(b)
+}
