@@ -46,8 +46,13 @@ type Rootfs struct {
 // Bind is a host path shown inside. Sub-mounts of the source come along. Always nosuid and nodev.
 type Bind struct {
 	Source   string // absolute host path
-	Target   string // absolute path inside; must exist there
+	Target   string // absolute path inside; must exist there, and no part of it may be a link
 	Writable bool
+
+	// Map is MapNone for what belongs to the host (the host root is never idmapped: files that only root may read
+	// stay unreadable), MapOwner for what the user hands in: its Owner and Group become IDs.Inside.
+	Map          Mapping
+	Owner, Group uint32
 }
 
 // maskedPaths and readonlyPaths are Docker's lists (moby/oci/defaults.go), and what later kernels added.
@@ -159,7 +164,7 @@ func (o *BuildOptions) process() *specs.Process {
 func (o *BuildOptions) mounts() []specs.Mount {
 	var m []specs.Mount
 	for _, b := range o.Root.Binds {
-		m = append(m, b.mount())
+		m = append(m, b.mount(o.IDs))
 	}
 	devpts := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}
 	if !o.IDs.Single { // group tty must be mapped
@@ -176,18 +181,19 @@ func (o *BuildOptions) mounts() []specs.Mount {
 		specs.Mount{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: tmp},
 	)
 	for _, b := range o.Mounts {
-		m = append(m, b.mount())
+		m = append(m, b.mount(o.IDs))
 	}
 	return m
 }
 
-func (b Bind) mount() specs.Mount {
+func (b Bind) mount(ids IDs) specs.Mount {
 	access := "ro"
 	if b.Writable {
 		access = "rw"
 	}
+	uid, gid := ids.MountMappings(b.Map, b.Owner, b.Group)
 	return specs.Mount{Destination: b.Target, Type: "bind", Source: b.Source,
-		Options: []string{"rbind", access, "nosuid", "nodev"}}
+		Options: []string{"rbind", access, "nosuid", "nodev"}, UIDMappings: uid, GIDMappings: gid}
 }
 
 func (o *BuildOptions) resources() *specs.LinuxResources {
@@ -220,20 +226,4 @@ func namespaces() []specs.LinuxNamespace {
 		{Type: specs.UserNamespace}, {Type: specs.PIDNamespace}, {Type: specs.MountNamespace},
 		{Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.CgroupNamespace},
 	}
-}
-
-// mappings is the sandbox's uid (or gid) map; owner is the workspace owner's uid (or gid).
-func (i IDs) mappings(owner uint32) []specs.LinuxIDMapping {
-	switch {
-	case i.Single:
-		return []specs.LinuxIDMapping{{ContainerID: i.Inside, HostID: owner, Size: 1}}
-	case i.Direct:
-		after := i.Inside + 1
-		return []specs.LinuxIDMapping{
-			{ContainerID: 0, HostID: i.Base, Size: i.Inside},
-			{ContainerID: i.Inside, HostID: owner, Size: 1},
-			{ContainerID: after, HostID: i.Base + after, Size: i.Size - after},
-		}
-	}
-	return []specs.LinuxIDMapping{{ContainerID: 0, HostID: i.Base, Size: i.Size}}
 }

@@ -41,37 +41,3 @@ const (
 	MapOwner                // the host's own ids: idmapped, the workspace's owner and IDs.Inside exchanged
 	MapRange                // an image's ids, 0 to 65535: idmapped as they are
 )
-
-// IDs is a sandbox's id mapping.
-type IDs struct {
-	// Base is the first host uid and gid of the lineage's private range of Size ids. Single means that the
-	// sandbox has one id only, the supervisor's own (unprivileged): Base and Size are then ignored.
-	Base, Size uint32
-	Single     bool
-
-	// Owner and OwnerGroup are the workspace owner's host ids; inside they are Inside.
-	Owner, OwnerGroup uint32
-	Inside            uint32 // 1000
-
-	// Direct maps the owner straight onto Inside in the sandbox's user namespace, because the workspace's
-	// filesystem cannot be idmapped.
-	Direct bool
-}
-
-// Host returns the host ids that uid and gid inside stand for, in files of an upper layer.
-func (i IDs) Host(uid, gid uint32) (hostUID, hostGID uint32) {
-	switch {
-	case i.Single:
-		return i.Owner, i.OwnerGroup
-	case i.Direct:
-		return i.direct(uid, i.Owner), i.direct(gid, i.OwnerGroup)
-	}
-	return i.Base + uid, i.Base + gid
-}
-
-func (i IDs) direct(id, owner uint32) uint32 {
-	if id == i.Inside {
-		return owner
-	}
-	return i.Base + id
-}

@@ -1,0 +1,203 @@
+package native
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"unsafe"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// caller makes system calls now (immediate) or records them for the child (*plan). As root the supervisor makes
+// the mounts itself, detached, and the child only moves them in; unprivileged the child makes them, because
+// only its user namespace may. The code that says which calls is the same.
+type caller interface {
+	call(name string, nr uintptr, args ...any) (any, error)
+}
+
+// immediate executes calls in the supervisor and remembers the descriptors that they return.
+type immediate struct{ fds []int }
+
+func (m *immediate) call(name string, nr uintptr, args ...any) (any, error) {
+	var r [6]uintptr
+	keep := make([]any, len(args))
+	for i, a := range args {
+		r[i], keep[i] = register(a)
+	}
+	ret, _, errno := unix.Syscall6(nr, r[0], r[1], r[2], r[3], r[4], r[5])
+	if errno != 0 {
+		return nil, &StepError{Step: name, Errno: errno}
+	}
+	switch nr {
+	case unix.SYS_FSOPEN, unix.SYS_FSMOUNT, unix.SYS_OPEN_TREE:
+		m.fds = append(m.fds, int(ret))
+		return hostFD{name, int(ret)}, nil
+	}
+	_ = keep // alive until here
+	return int(ret), nil
+}
+
+func (m *immediate) close() {
+	for _, fd := range m.fds {
+		_ = unix.Close(fd) // O_PATH-like descriptors: nothing to lose
+	}
+	m.fds = nil
+}
+
+// fdPath is a directory that the supervisor holds open, as a path: /proc/self/fd/N. It has a bounded length
+// (fsconfig takes 255 bytes) and cannot be exchanged.
+type fdPath struct {
+	name string
+	fd   int
+}
+
+func (p fdPath) String() string { return fmt.Sprintf("/proc/self/fd/%d", p.fd) }
+
+// overlaySpec is one overlay to mount.
+type overlaySpec struct {
+	name        string
+	lower       []fdPath // newest first
+	upper, work fdPath   // both zero: read-only
+	userxattr   bool     // unprivileged: overlay's own attributes are user.overlay.*
+	attrs       int      // MOUNT_ATTR_*
+}
+
+// mountOverlay makes a detached overlay. The options are fixed: a layer's format depends on them.
+func mountOverlay(c caller, o overlaySpec) (any, error) {
+	fs, err := c.call("fsopen overlay "+o.name, unix.SYS_FSOPEN, "overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	for _, kv := range o.options() {
+		cmd, value := unix.FSCONFIG_SET_STRING, any(kv[1])
+		if kv[1] == "" {
+			cmd, value = unix.FSCONFIG_SET_FLAG, nil
+		}
+		if _, err := c.call("overlay "+kv[0], unix.SYS_FSCONFIG, fs, cmd, kv[0], value, 0); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := c.call("create overlay "+o.name, unix.SYS_FSCONFIG, fs, unix.FSCONFIG_CMD_CREATE, nil, nil, 0); err != nil {
+		return nil, err
+	}
+	return c.call("fsmount overlay "+o.name, unix.SYS_FSMOUNT, fs, unix.FSMOUNT_CLOEXEC, o.attrs)
+}
+
+// joinedLayers is how many layers fit into one fsconfig string as /proc/self/fd/N; more need lowerdir+ (kernel 6.5).
+const joinedLayers = 10
+
+func (o overlaySpec) options() [][2]string {
+	var kv [][2]string
+	if len(o.lower) <= joinedLayers {
+		paths := make([]string, len(o.lower))
+		for i, l := range o.lower {
+			paths[i] = l.String()
+		}
+		kv = append(kv, [2]string{"lowerdir", strings.Join(paths, ":")})
+	} else {
+		for _, l := range o.lower {
+			kv = append(kv, [2]string{"lowerdir+", l.String()})
+		}
+	}
+	if o.upper != (fdPath{}) {
+		// volatile: a task's fsync is free, and unmounting does not flush the host's disk; promote syncs.
+		kv = append(kv, [2]string{"upperdir", o.upper.String()}, [2]string{"workdir", o.work.String()}, [2]string{"volatile", ""})
+	}
+	kv = append(kv, [2]string{"index", "off"}, [2]string{"metacopy", "off"}, [2]string{"xino", "auto"})
+	if o.userxattr {
+		return append(kv, [2]string{"userxattr", ""})
+	}
+	return append(kv, [2]string{"redirect_dir", "on"})
+}
+
+// cloneTree makes a detached copy of the mounts at source with the given attributes, sub-mounts too.
+// Attributes can only be added: those of the host stay.
+func cloneTree(c caller, source any, name string, attrs uint64) (any, error) {
+	tree, err := c.call("open_tree "+name, unix.SYS_OPEN_TREE, unix.AT_FDCWD, source,
+		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+	if err != nil {
+		return nil, err
+	}
+	return tree, setattr(c, tree, name, &unix.MountAttr{Attr_set: attrs})
+}
+
+func setattr(c caller, tree any, name string, a *unix.MountAttr) error {
+	_, err := c.call("mount_setattr "+name, unix.SYS_MOUNT_SETATTR, tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE,
+		a, unsafe.Sizeof(*a))
+	return err
+}
+
+// attach moves a detached mount to a path below the working directory, the new root. No part of the path may be
+// a link: the workspace is the task's, and so are its links.
+func (p *plan) attach(tree any, target string) {
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	to := p.add("find "+target, unix.SYS_OPENAT2, unix.AT_FDCWD, relative(target), how, unsafe.Sizeof(*how))
+	p.add("attach "+target, unix.SYS_MOVE_MOUNT, tree, "", to, "",
+		unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+}
+
+func relative(target string) string { return strings.TrimPrefix(target, "/") }
+
+// mountFlags are the OCI mount options that are flags of mount(2); the others are the filesystem's own.
+var mountFlags = map[string]uintptr{
+	"nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC, "ro": unix.MS_RDONLY,
+}
+
+// mountNew mounts a filesystem of its own (proc, tmpfs, devpts, mqueue) in the child.
+func (p *plan) mountNew(m specs.Mount) {
+	flags, data := uintptr(0), []string{}
+	for _, o := range m.Options {
+		if f, ok := mountFlags[o]; ok {
+			flags |= f
+		} else {
+			data = append(data, o)
+		}
+	}
+	p.add("mount "+m.Destination, unix.SYS_MOUNT, m.Source, relative(m.Destination), m.Type, flags, strings.Join(data, ","))
+}
+
+// devLinks are the links that programs expect in /dev.
+var devLinks = [][2]string{
+	{"/proc/self/fd", "dev/fd"}, {"/proc/self/fd/0", "dev/stdin"}, {"/proc/self/fd/1", "dev/stdout"},
+	{"/proc/self/fd/2", "dev/stderr"}, {"pts/ptmx", "dev/ptmx"},
+}
+
+// populateDev binds the host's nodes (mknod is not allowed in a user namespace) and makes the rest.
+func (p *plan) populateDev(nodes []specs.LinuxDevice) {
+	for _, d := range nodes {
+		at := relative(d.Path)
+		f := p.add("create "+d.Path, unix.SYS_OPENAT, unix.AT_FDCWD, at, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o666)
+		p.add("close", unix.SYS_CLOSE, f)
+		p.add("bind "+d.Path, unix.SYS_MOUNT, d.Path, at, nil, unix.MS_BIND, nil)
+	}
+	for _, dir := range []string{"dev/pts", "dev/shm", "dev/mqueue"} {
+		p.add("mkdir "+dir, unix.SYS_MKDIRAT, unix.AT_FDCWD, dir, 0o755)
+	}
+	for _, l := range devLinks {
+		p.add("link "+l[1], unix.SYS_SYMLINKAT, l[0], unix.AT_FDCWD, l[1])
+	}
+	ro := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	p.add("protect /dev", unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, "dev", 0, ro, unsafe.Sizeof(*ro))
+}
+
+// mask hides a file behind /dev/null and a directory behind an empty read-only tmpfs.
+func (p *plan) mask(target string, dir bool) {
+	if dir {
+		p.add("mask "+target, unix.SYS_MOUNT, "tmpfs", relative(target), "tmpfs",
+			unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size=4k,nr_inodes=2")
+		return
+	}
+	p.add("mask "+target, unix.SYS_MOUNT, "dev/null", relative(target), nil, unix.MS_BIND, nil)
+}
+
+// protect makes a part of the tree read-only.
+func (p *plan) protect(target string) {
+	at := relative(target)
+	p.add("bind "+target, unix.SYS_MOUNT, at, at, nil, unix.MS_BIND|unix.MS_REC, nil)
+	ro := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC}
+	p.add("protect "+target, unix.SYS_MOUNT_SETATTR, unix.AT_FDCWD, at, unix.AT_RECURSIVE, ro, unsafe.Sizeof(*ro))
+}
+
+func below(target, dir string) bool { return strings.HasPrefix(target, path.Clean(dir)+"/") }

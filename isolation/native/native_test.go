@@ -1,0 +1,157 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/testenv"
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/seccomp"
+	"github.com/caisson-dev/caisson/quota"
+)
+
+var testFilter = seccomp.Default()
+
+func testEngine(t testing.TB) *Engine {
+	t.Helper()
+	e, err := newEngine(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// skeleton is a root filesystem that shows the host's programs.
+func skeleton(t testing.TB) isolation.Rootfs {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "root")
+	for _, d := range []string{"proc", "sys", "dev", "tmp", "workspace", "home/user", "etc", "usr"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, l := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := os.Symlink("usr/"+l, filepath.Join(dir, l)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return isolation.Rootfs{Layers: []isolation.Layer{{Path: dir}}, Binds: []isolation.Bind{{Source: "/usr", Target: "/usr"}}}
+}
+
+func testIDs() isolation.IDs {
+	if os.Geteuid() != 0 {
+		return isolation.IDs{Single: true, Owner: uint32(os.Geteuid()), OwnerGroup: uint32(os.Getegid()), Inside: 1000}
+	}
+	return isolation.IDs{Base: 1<<30 + 77*65536, Size: 65536, Inside: 1000}
+}
+
+// stack is an overlay over a fresh lower directory.
+func stack(t testing.TB, ids isolation.IDs, target string) isolation.Stack {
+	t.Helper()
+	dir := t.TempDir()
+	for _, d := range []string{"lower", "upper", "work"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	uid, gid := ids.Host(1000, 1000)
+	if err := os.Chown(filepath.Join(dir, "upper"), int(uid), int(gid)); err != nil {
+		t.Fatal(err)
+	}
+	return isolation.Stack{Target: target, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work"),
+		Lower: []isolation.Layer{{Path: filepath.Join(dir, "lower"), Map: isolation.MapOwner}}}
+}
+
+func testSpec(t testing.TB) *isolation.Spec {
+	t.Helper()
+	ids := testIDs()
+	s, err := isolation.Build(isolation.BuildOptions{
+		ID: "test-" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-"), Hostname: "caisson", Root: skeleton(t),
+		Stacks: []isolation.Stack{stack(t, ids, "/workspace"), stack(t, ids, "/home/user")},
+		IDs:    ids, Limits: quota.Limits{Tmp: 64 << 20}, Weaker: []isolation.Control{isolation.ControlCgroups},
+		Seccomp: testFilter, Args: []string{"true"}, UID: 1000, GID: 1000,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func startBox(t testing.TB, e *Engine, s *isolation.Spec) *sandbox {
+	t.Helper()
+	b, err := e.Start(t.Context(), s)
+	if errors.Is(err, isolation.ErrUnsupported) {
+		testenv.Need(t, "userns", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b.(*sandbox)
+}
+
+// sh runs a shell command and returns what it wrote and its code.
+func sh(t testing.TB, b isolation.Sandbox, script string) (string, int) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	x, err := b.Exec(t.Context(), &isolation.Process{
+		Args: []string{"sh", "-c", script}, Env: []string{"PATH=/usr/bin:/bin", "HOME=/home/user"}, Cwd: "/workspace",
+		UID: 1000, GID: 1000, Stdout: w, Stderr: w,
+	})
+	w.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := x.Wait(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st.Signal != 0 {
+		return string(out), 128 + int(st.Signal)
+	}
+	return string(out), st.Code
+}
+
+func TestHello(t *testing.T) {
+	b := startBox(t, testEngine(t), testSpec(t))
+	out, code := sh(t, b, "id; pwd; echo hi > f; ls -la . /; hostname; cat /proc/mounts; cat /proc/self/status; ls -l /proc/self/fd /dev; cat /proc/self/cgroup; cat /proc/sys/user/max_user_namespaces; ps ax")
+	t.Log(out, code)
+}
+
+func TestPauseHeader(t *testing.T) {
+	for _, arch := range []string{"amd64", "arm64"} {
+		elf, err := pauseELF(arch)
+		if err != nil || len(elf) > 256 {
+			t.Errorf("%s: %d bytes, %v", arch, len(elf), err)
+		}
+	}
+	if _, err := pauseELF("mips"); err == nil {
+		t.Error("a pause program for an architecture without one")
+	}
+}
+
+var _ = unix.EINVAL

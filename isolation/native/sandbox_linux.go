@@ -1,0 +1,178 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/isolation"
+)
+
+// sandbox is a live sandbox: PID 1 and what was executed in it.
+type sandbox struct {
+	e     *Engine
+	id    string
+	spec  *isolation.Spec
+	pid   int
+	pidfd int
+	line  int // the lifeline; closing it ends PID 1
+
+	mu      sync.Mutex // held by Exec, so that Close comes before or after
+	closed  bool
+	frozen  bool
+	running sync.WaitGroup
+}
+
+func newSandbox(e *Engine, s *isolation.Spec, pid, pidfd, lifeline int) (*sandbox, error) {
+	b := &sandbox{e: e, id: s.ID, spec: s, pid: pid, pidfd: pidfd, line: lifeline}
+	e.live.Add(1)
+	return b, nil
+}
+
+func (b *sandbox) PID() int { return b.pid }
+
+// Freeze stops every process, by the cgroup where there is one. It never meets an Exec half way: a vfork child
+// that freezes would keep us waiting.
+func (b *sandbox) Freeze(ctx context.Context) error {
+	return b.stopOrGo(true, func() error {
+		if b.spec.Cgroup != nil {
+			return b.spec.Cgroup.Freeze(ctx)
+		}
+		return b.signalAll(unix.SIGSTOP)
+	})
+}
+
+// Thaw lets them go on.
+func (b *sandbox) Thaw(ctx context.Context) error {
+	return b.stopOrGo(false, func() error {
+		if b.spec.Cgroup != nil {
+			return b.spec.Cgroup.Thaw(ctx)
+		}
+		return b.signalAll(unix.SIGCONT)
+	})
+}
+
+func (b *sandbox) stopOrGo(frozen bool, do func() error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return os.ErrClosed
+	}
+	if b.frozen == frozen {
+		return nil
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	b.frozen = frozen
+	return nil
+}
+
+// signalAll sends a signal to every process inside but PID 1, from inside: kill(-1) knows no other way to mean
+// "this pid namespace". Without a cgroup it is not atomic: what forks meanwhile may be missed.
+func (b *sandbox) signalAll(sig unix.Signal) error {
+	mem, child, err := newSharedPID()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Munmap(mem) }()
+	p := &plan{}
+	b.enter(p, &isolation.Process{}, nil, child)
+	p.soft("signal all", unix.SYS_KILL, -1, int(sig)) // ESRCH: nobody is there
+	s, err := p.compile()
+	if err != nil {
+		return err
+	}
+	defer s.free()
+	_, pidfd, err := b.fork(s, nil, child)
+	if err != nil {
+		return err
+	}
+	_, err = reap(pidfd)
+	_ = unix.Close(pidfd)
+	return errors.Join(s.err(), err)
+}
+
+// Close kills everything inside and waits until it is gone. When PID 1 has been reaped the kernel has ended the
+// pid namespace, and the mounts go with the last process.
+func (b *sandbox) Close(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	defer b.e.live.Done()
+	err := unix.PidfdSendSignal(b.pidfd, unix.SIGKILL, nil, 0)
+	if errors.Is(err, unix.ESRCH) {
+		err = nil // it had ended already
+	}
+	if b.spec.Cgroup != nil {
+		// A process that is frozen by cgroup v1 does not die before it is thawed: the group knows how.
+		if kerr := b.spec.Cgroup.Kill(ctx); kerr != nil {
+			err = errors.Join(err, kerr)
+		}
+	}
+	b.running.Wait() // PID 1 stays until its namespace is empty, and we are the parents who empty it
+	_, rerr := reap(b.pidfd)
+	_ = unix.Close(b.pidfd)
+	_ = unix.Close(b.line)
+	if err := errors.Join(err, rerr); err != nil {
+		return fmt.Errorf("close sandbox %s: %w", b.id, err)
+	}
+	return nil
+}
+
+// stdio gives the sources of fds 0, 1 and 2: the caller's files, a new terminal, or nil for /dev/null.
+// The returned file is the terminal's other side, to be closed once the child has it.
+func (b *sandbox) stdio(p *isolation.Process, x *execution) ([3]any, *os.File, error) {
+	var out [3]any
+	if !p.Terminal {
+		for i, f := range []*os.File{p.Stdin, p.Stdout, p.Stderr} {
+			if f != nil {
+				out[i] = hostFD{"stdio " + strconv.Itoa(i), int(f.Fd())}
+			}
+		}
+		return out, nil, nil
+	}
+	master, slave, err := b.terminal(p.UID, p.GID)
+	if err != nil {
+		return out, nil, fmt.Errorf("terminal: %w", err)
+	}
+	x.terminal = master
+	for i := range out {
+		out[i] = hostFD{"terminal", int(slave.Fd())}
+	}
+	return out, slave, nil
+}
+
+// terminal allocates a pair in the sandbox's own devpts, so that its name means something inside. /dev is ours: the
+// task cannot have exchanged ptmx.
+func (b *sandbox) terminal(uid, gid uint32) (master, slave *os.File, err error) {
+	name := fmt.Sprintf("/proc/%d/root/dev/pts/ptmx", b.pid)
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	master = os.NewFile(uintptr(fd), "ptmx")
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("unlock: %w", err), master.Close())
+	}
+	sfd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return nil, nil, errors.Join(fmt.Errorf("open the other side: %w", errno), master.Close())
+	}
+	slave = os.NewFile(sfd, "pts")
+	if b.e.root { // otherwise it is ours, and so the command's
+		hostUID, hostGID := b.spec.IDs.Host(uid, gid)
+		if err := unix.Fchown(int(sfd), int(hostUID), int(hostGID)); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("owner: %w", err), slave.Close(), master.Close())
+		}
+	}
+	return master, slave, nil
+}
