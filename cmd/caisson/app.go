@@ -1,0 +1,81 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+
+	"golang.org/x/term"
+)
+
+// app is one invocation: where it reads and writes, and the options that every command has.
+type app struct {
+	args   []string
+	stdin  *os.File
+	stdout *os.File
+	stderr *os.File
+
+	json        bool
+	stateDir    string
+	persistence string
+	maxTasks    int
+
+	command string // the command that was chosen, such as "caisson run"
+	parsed  bool   // flags and arguments were accepted; an error before that is a usage error
+}
+
+func newApp(args []string) *app {
+	return &app{args: args, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+}
+
+// wantsJSON is a.json, also when the flags could not be parsed to the end.
+func (a *app) wantsJSON() bool {
+	if a.parsed || a.json {
+		return a.json
+	}
+	own := a.args
+	if i := slices.Index(own, "--"); i >= 0 {
+		own = own[:i]
+	}
+	return slices.Contains(own, "--json")
+}
+
+// printJSON writes v as one line.
+func (a *app) printJSON(v any) error {
+	return writeJSON(a.stdout, v, "")
+}
+
+// printIndented writes v over several lines, for commands whose output is always JSON.
+func (a *app) printIndented(v any) error {
+	if a.json {
+		return a.printJSON(v)
+	}
+	return writeJSON(a.stdout, v, "  ")
+}
+
+func writeJSON(w io.Writer, v any, indent string) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	return e.Encode(v)
+}
+
+// note writes one line for people, never with --json.
+func (a *app) note(format string, args ...any) {
+	if !a.json {
+		fmt.Fprintf(a.stderr, "caisson: "+format+"\n", args...)
+	}
+}
+
+// isTerminal says whether w is a terminal.
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// colour says whether stdout should be coloured: a terminal, and no NO_COLOR.
+func (a *app) colour() bool {
+	return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(a.stdout)
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+)
+
+func newDiscardCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "discard FEATURE…",
+		Short:             "Throw features away, with what they changed",
+		Args:              atLeast(1, "a feature"),
+		ValidArgsFunction: a.completeFeatures(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runDiscard(cmd.Context(), a, args)
+		},
+	}
+}
+
+func runDiscard(ctx context.Context, a *app, refs []string) error {
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for _, ref := range refs {
+		if err := s.Discard(ctx, ref); err != nil {
+			return err
+		}
+	}
+	return a.removed(refs)
+}
+
+// removed says which features are gone, to a program.
+func (a *app) removed(refs []string) error {
+	if !a.json {
+		return nil
+	}
+	return a.printJSON(struct {
+		Removed []string `json:"removed"`
+	}{refs})
+}

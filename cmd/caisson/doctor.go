@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/native"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner"
+)
+
+func newDoctorCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Say what caisson can enforce on this host, and how to get the rest",
+		Long: `Print every control with what this host answers: available and by which mechanism, unsupported and what to do
+about it, or unknown because the question itself failed. The exit code is 0 when the default profile can run.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), a) },
+	}
+}
+
+// diagnosis is what doctor found.
+type diagnosis struct {
+	Kernel      string             `json:"kernel"`
+	OS          string             `json:"os"`
+	Arch        string             `json:"arch"`
+	UID         int                `json:"uid"`
+	Engine      string             `json:"engine"`
+	Cgroups     string             `json:"cgroups"` // v2, v1, hybrid, none
+	CgroupsRoot string             `json:"cgroups_root,omitempty"`
+	StateDir    string             `json:"state_dir"`
+	StateError  string             `json:"state_error,omitempty"` // why it cannot be used
+	Controls    isolation.Features `json:"controls"`
+	DefaultRuns bool               `json:"default_runs"`
+	Missing     string             `json:"missing,omitempty"` // the first reason why not
+	Remedy      string             `json:"remedy,omitempty"`
+}
+
+func runDoctor(ctx context.Context, a *app) error {
+	engine, err := native.New(native.Options{})
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	d := a.diagnose(ctx, engine)
+	if a.json {
+		err = a.printJSON(d)
+	} else {
+		err = a.printDiagnosis(d)
+	}
+	if err == nil && !d.DefaultRuns {
+		return exitError(exitRefused)
+	}
+	return err
+}
+
+func (a *app) diagnose(ctx context.Context, engine isolation.Engine) *diagnosis {
+	d := &diagnosis{
+		Kernel: kernelRelease(), OS: runtime.GOOS, Arch: runtime.GOARCH, UID: os.Geteuid(), Engine: engine.Name(), Cgroups: "none",
+	}
+	cgroups, err := quota.Probe()
+	if err == nil {
+		d.Cgroups, d.CgroupsRoot = string(cgroups.Mode()), cgroups.Root()
+	}
+	d.Controls = allControls(engine.Probe(ctx), cgroups, err)
+
+	if d.StateDir, err = a.resolveStateDir(); err == nil {
+		err = checkStateDir(d.StateDir)
+	}
+	if err == nil {
+		err = defaultRuns(d.Controls)
+	} else {
+		d.StateError = err.Error()
+	}
+	d.DefaultRuns = err == nil
+	if err != nil {
+		e := a.explain(err)
+		d.Missing, d.Remedy = e.Error(), e.Remedy
+	}
+	return d
+}
+
+// allControls completes the engine's answers: one row for every control, that of cgroups from quota.
+func allControls(probed isolation.Features, cgroups *quota.Cgroups, err error) isolation.Features {
+	var all isolation.Features
+	for _, c := range isolation.Controls() {
+		row := probed.Get(c)
+		if c == isolation.ControlCgroups {
+			row = cgroupControl(cgroups, err)
+		}
+		all = append(all, row)
+	}
+	return all
+}
+
+func cgroupControl(cgroups *quota.Cgroups, err error) isolation.Feature {
+	row := isolation.Feature{Control: isolation.ControlCgroups}
+	if err == nil {
+		row.Support, row.Detail = isolation.Available, fmt.Sprintf("%s, %s", cgroups.Mode(), cgroups.Root())
+		return row
+	}
+	row.Detail = err.Error()
+	if u, ok := errors.AsType[*quota.UnavailableError](err); ok {
+		row.Support, row.Detail, row.Remedy = isolation.Unsupported, u.Reason, u.Remedy
+	}
+	return row
+}
+
+// defaultRuns is nil when the built-in default profile can run.
+func defaultRuns(controls isolation.Features) error {
+	p, err := profiles.Load(profiles.LoadOptions{Name: "default"})
+	if err != nil {
+		return err
+	}
+	_, err = controls.Require(p.Controls.Required, nil)
+	return err
+}
+
+// checkStateDir says why dir cannot be used, without making it: its nearest existing parent must be a
+// directory that we may write.
+func checkStateDir(dir string) error {
+	for parent := dir; ; parent = filepath.Dir(parent) {
+		info, err := os.Stat(parent)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && parent != filepath.Dir(parent):
+			continue
+		case err == nil && !info.IsDir():
+			err = errors.New("not a directory")
+		case err == nil:
+			err = writable(parent)
+		}
+		if err == nil {
+			return nil
+		}
+		return &runner.Error{
+			Code: runner.CodeState, Cause: "the state directory " + dir + " cannot be used: " + parent, Err: err,
+			Remedy: "set CAISSON_STATE to a directory that you may write", Exit: exitRefused,
+		}
+	}
+}
+
+func (a *app) printDiagnosis(d *diagnosis) error {
+	state := d.StateDir
+	if d.StateError != "" {
+		state = d.StateError
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "kernel\t%s %s/%s\n", d.Kernel, d.OS, d.Arch)
+	fmt.Fprintf(w, "user\t%d\n", d.UID)
+	fmt.Fprintf(w, "engine\t%s\n", d.Engine)
+	fmt.Fprintf(w, "state\t%s\n", state)
+	w.Flush()
+
+	fmt.Fprintln(w, "\nCONTROL\tSUPPORT\tDETAIL")
+	for _, c := range d.Controls {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", c.Control, c.Support, firstLine(c.Detail))
+	}
+	w.Flush()
+	for _, c := range d.Controls {
+		if c.Support != isolation.Available && c.Remedy != "" {
+			fmt.Fprintf(w, "\nto get %s:\n  %s\n", c.Control, strings.ReplaceAll(c.Remedy, "\n", "\n  "))
+		}
+	}
+	if d.DefaultRuns {
+		fmt.Fprintln(w, "\ndefault profile: can run")
+	} else {
+		fmt.Fprintf(w, "\ndefault profile: cannot run: %s\n", d.Missing)
+	}
+	return w.Flush()
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}

@@ -1,0 +1,23 @@
+// Command caisson runs untrusted work in a sandbox against a directory, shows what it changed, and applies
+// or discards the change.
+//
+// Each command is one file: flags become an options struct, and runX(ctx, app, options) does the work.
+// Every ending goes through exit.go, which holds the one table from verdict to exit code.
+package main
+
+import (
+	"context"
+	"os"
+)
+
+func main() {
+	os.Exit(realMain())
+}
+
+// realMain is main without os.Exit, so that tests can register it as a command.
+func realMain() int {
+	a := newApp(os.Args[1:])
+	cmd, err := newRootCommand(a).ExecuteContextC(context.Background())
+	a.command = cmd.CommandPath()
+	return a.finish(err)
+}

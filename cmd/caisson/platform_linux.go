@@ -1,0 +1,43 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return string(bytes.TrimRight(u.Release[:], "\x00"))
+}
+
+// writable says why we may not make something in dir.
+func writable(dir string) error { return unix.Access(dir, unix.W_OK|unix.X_OK) }
+
+// ownerOf is the uid that owns a file.
+func ownerOf(info os.FileInfo) int {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid)
+	}
+	return -1
+}
+
+// taskSignals receives the signals that are the command's while it runs, until stop.
+//
+// SIGPIPE is caught and not ignored: an ignored signal stays ignored in the sandbox, and a default one would end
+// caisson before it has cleaned up when `caisson run … | head` has seen enough. Writing fails with EPIPE instead.
+func taskSignals() (signals <-chan os.Signal, stop func()) {
+	c, broken := make(chan os.Signal, 16), make(chan os.Signal, 1)
+	signal.Notify(c, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	signal.Notify(broken, unix.SIGPIPE)
+	return c, func() {
+		signal.Stop(c)
+		signal.Stop(broken)
+	}
+}

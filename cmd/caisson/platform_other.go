@@ -1,0 +1,34 @@
+//go:build !linux
+
+package main
+
+import (
+	"os"
+	"os/signal"
+
+	"github.com/caisson-dev/caisson/runner"
+)
+
+// Nothing here is reached by a task: the engine refuses before, because sandboxes need Linux.
+
+func kernelRelease() string { return "unknown" }
+
+func writable(string) error { return nil }
+
+func ownerOf(os.FileInfo) int { return os.Geteuid() }
+
+type hostTerminal struct{}
+
+func openTerminal(*os.File) (*hostTerminal, error) {
+	return nil, usage("-t is not available on this system")
+}
+
+func (*hostTerminal) Restore() {}
+
+func (*hostTerminal) terminal(*os.File) runner.Terminal { return runner.Terminal{} }
+
+func taskSignals() (signals <-chan os.Signal, stop func()) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, os.Interrupt)
+	return c, func() { signal.Stop(c) }
+}

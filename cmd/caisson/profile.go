@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caisson-dev/caisson/profiles"
+)
+
+func newProfileCommand(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "profile",
+		Short: "List, show and check profiles: what a sandbox may use, see and give back",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newProfileLsCommand(a), newProfileShowCommand(a), newProfileValidateCommand(a), newProfileSchemaCommand(a))
+	return cmd
+}
+
+func newProfileLsCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "ls",
+		Short: "List the profiles that can be named",
+		Args:  cobra.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return runProfileLs(a) },
+	}
+}
+
+func runProfileLs(a *app) error {
+	infos := profiles.List(profileSources())
+	if a.json {
+		return a.printJSON(infos)
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tSOURCE\tDESCRIPTION")
+	for _, p := range infos {
+		about := p.Description
+		if p.Error != "" {
+			about = "cannot be loaded: " + p.Error
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", p.Name, p.Source, about)
+	}
+	return w.Flush()
+}
+
+type profileShowOptions struct {
+	effective bool
+	workspace string
+}
+
+func newProfileShowCommand(a *app) *cobra.Command {
+	var o profileShowOptions
+	cmd := &cobra.Command{
+		Use:   "show [NAME | FILE]",
+		Short: "Print a profile with the origin of each value",
+		Long: `Print a profile, and what it extends, with the origin of each value as a comment. With --effective print the policy
+that "caisson run" would use: with CAISSON_* variables and what the workspace's .caisson.yaml narrows.`,
+		Args: cobra.MaximumNArgs(1),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return profileNames(), cobra.ShellCompDirectiveDefault
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			return runProfileShow(a, strings.Join(args, ""), o)
+		},
+	}
+	cmd.Flags().BoolVar(&o.effective, "effective", false, "the policy that would hold for a run")
+	cmd.Flags().StringVar(&o.workspace, "workspace", ".", "the workspace of that run")
+	return cmd
+}
+
+func runProfileShow(a *app, ref string, o profileShowOptions) error {
+	sources := profileSources()
+	sources.Name, sources.File = profiles.SplitRef(ref)
+	if o.effective {
+		sources.Env, sources.Workspace = os.Environ(), o.workspace
+	} else if ref == "" {
+		sources.Name = "default"
+	}
+	e, err := profiles.Load(sources)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(e)
+	}
+	return e.WriteText(a.stdout)
+}
+
+func newProfileValidateCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "validate FILE…",
+		Short: "Check profile files: keys, values, what they extend",
+		Args:  atLeast(1, "a file"),
+		RunE:  func(_ *cobra.Command, args []string) error { return runProfileValidate(a, args) },
+	}
+}
+
+func runProfileValidate(a *app, files []string) error {
+	type valid struct {
+		File   string `json:"file"`
+		Name   string `json:"name"`
+		Digest string `json:"digest"`
+	}
+	var good []valid
+	var bad []error
+	for _, file := range files {
+		sources := profileSources()
+		sources.File = file
+		e, err := profiles.Load(sources)
+		if err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		good = append(good, valid{file, e.Name, e.Digest})
+		if !a.json {
+			fmt.Fprintf(a.stdout, "%s: ok\n", file)
+		}
+	}
+	if len(bad) > 0 {
+		return errors.Join(bad...)
+	}
+	if a.json {
+		return a.printJSON(good)
+	}
+	return nil
+}
+
+func newProfileSchemaCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of a profile file",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := a.stdout.Write(append(profiles.Schema(), '\n'))
+			return err
+		},
+	}
+}
+
+// profileSources is where profiles lie, without the caller's variables and workspace.
+func profileSources() profiles.LoadOptions {
+	user, system := profiles.DefaultDirs(os.Environ())
+	return profiles.LoadOptions{UserDir: user, SystemDir: system}
+}
+
+func profileNames() []string {
+	infos := profiles.List(profileSources())
+	names := make([]string, len(infos))
+	for i, p := range infos {
+		names[i] = p.Name
+	}
+	return names
+}

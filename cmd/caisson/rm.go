@@ -1,0 +1,36 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+)
+
+func newRmCommand(a *app) *cobra.Command {
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "rm FEATURE…",
+		Short: "Remove features and their records",
+		Long: `Remove features, their logs and their records. A feature whose change was neither promoted nor discarded is
+refused without --force.`,
+		Args:              atLeast(1, "a feature"),
+		ValidArgsFunction: a.completeFeatures(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runRm(cmd.Context(), a, args, force)
+		},
+	}
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "also when that discards a change")
+	return cmd
+}
+
+func runRm(ctx context.Context, a *app, refs []string, force bool) error {
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.Remove(ctx, refs, force); err != nil {
+		return err
+	}
+	return a.removed(refs)
+}

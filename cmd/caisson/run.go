@@ -1,0 +1,210 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caisson-dev/caisson/runner"
+)
+
+const runLong = `Run a command in a sandbox against a directory, which becomes /workspace inside and is not written while
+the command runs. What the command changed is kept as a feature: see it with diff, apply it with promote, drop
+it with discard. A second run with the same --feature goes on where the first one ended.
+
+Flags after the command's first word belong to the command; -- ends caisson's own.
+
+Standard input reaches the command when it is a pipe or a file, and with -i. With -t the command has a terminal of
+its own, joined to yours. Nothing of your environment is passed on but what -e or the profile names.
+A directory that -v shows is read-only unless you write :rw, because what is written there escapes diff and promote.
+
+The exit code is the command's own (128+n for signal n, 126 not executable, 127 not found), or caisson's:
+120 refused, 121 gate, 122 limit, 123 waits for approval, 124 timeout, 125 internal error, 130 cancelled.`
+
+func newRunCommand(a *app) *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run [flags] [--] COMMAND [ARG…]",
+		Short: "Run a command in a sandbox against a directory",
+		Long:  runLong,
+		Example: `  caisson run -- make test
+  caisson run --workspace ~/src/app --feature fix-1 --memory 4g -- npm test
+  caisson run --promote -- gofmt -w .
+  caisson run -it --rm -- bash`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.take(cmd.Flags(), args)
+			return runRun(cmd.Context(), a, &o)
+		},
+	}
+	f := cmd.Flags()
+	o.addFlags(f)
+	f.BoolVar(&o.remove, "rm", false, "discard the change and the feature when the command has ended")
+	f.BoolVarP(&o.interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
+	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal, joined to yours")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not say what became of the change")
+	cmd.RegisterFlagCompletionFunc("feature", a.completeFeatures(0))
+	return cmd
+}
+
+func runRun(ctx context.Context, a *app, o *runOptions) error {
+	if err := o.check(a); err != nil {
+		return err
+	}
+	request, err := o.request(a)
+	if err != nil {
+		return err
+	}
+	s, engine, err := a.openEngine(ctx)
+	if err != nil {
+		return err
+	}
+	defer engine.Close()
+	defer s.Close()
+
+	streams, err := a.attach(request, o)
+	if err != nil {
+		return err
+	}
+	result, err := s.Run(ctx, *request)
+	streams.detach()
+	if err != nil {
+		return err
+	}
+	return a.reportRun(result, o)
+}
+
+// streams joins a task to this process's standard streams and signals until detach.
+type streams struct {
+	undo []func()
+}
+
+func (s *streams) detach() {
+	for i := len(s.undo) - 1; i >= 0; i-- {
+		s.undo[i]()
+	}
+}
+
+// attach fills in the request's streams.
+func (a *app) attach(r *runner.Request, o *runOptions) (*streams, error) {
+	s := &streams{}
+	if o.tty {
+		t, err := openTerminal(a.stdin)
+		if err != nil {
+			return nil, err
+		}
+		s.undo = append(s.undo, t.Restore)
+		r.TTY, r.Terminal = true, t.terminal(a.stdout)
+	} else if o.interactive || !isTerminal(a.stdin) {
+		r.Stdin = a.stdin
+	}
+	r.Interactive = r.Stdin != nil
+
+	signals, stop := taskSignals()
+	s.undo = append(s.undo, stop)
+	r.Signals = signals
+
+	if a.json {
+		events := &eventWriter{out: a.stdout}
+		out, err := events.stream("stdout"), events.stream("stderr")
+		r.Stdout, r.Stderr, r.Progress = out, err, events.progress
+		s.undo = append(s.undo, out.flush, err.flush)
+		return s, nil
+	}
+	r.Stdout, r.Stderr = a.stdout, a.stderr
+	line := newProgress(a.stderr)
+	r.Progress = func(p runner.Progress) { line.set(progressText(p)) }
+	s.undo = append(s.undo, func() { line.set("") })
+	return s, nil
+}
+
+// progressText says what is being done, or "" while the command itself has the terminal.
+func progressText(p runner.Progress) string {
+	if p.State == runner.StateRunning || p.State.Ended() {
+		return ""
+	}
+	return cmp.Or(p.Message, string(p.State))
+}
+
+// reportRun says how a task ended, and what can be done with its change.
+func (a *app) reportRun(r *runner.Result, o *runOptions) error {
+	code := exitCode(r)
+	if a.json {
+		a.printJSON(resultEvent{Event: "result", Result: r, ExitCode: code})
+	} else {
+		a.reportResult(r, o)
+	}
+	if code == 0 {
+		return nil
+	}
+	return exitError(code)
+}
+
+// resultEvent is the last line of run --json.
+type resultEvent struct {
+	Event string `json:"event"` // "result"
+	*runner.Result
+	ExitCode int `json:"exit_code"` // caisson's; the command's own is in the steps
+}
+
+func (a *app) reportResult(r *runner.Result, o *runOptions) {
+	for _, w := range r.Weaker {
+		a.note("not enforced: %s (%s)", w.Control, w.Reason)
+	}
+	if r.Cause != "" {
+		a.reportLines(cmp.Or(r.Code, string(r.Verdict)), r.Cause, r.Remedy)
+	}
+	if r.Verdict == runner.VerdictGate {
+		a.reportFindings(r.Gates)
+	}
+	if o.quiet {
+		return
+	}
+	if r.Truncated {
+		a.note("the log does not hold all of the output")
+	}
+	switch {
+	case o.remove:
+	case r.Promoted != nil:
+		a.note("promoted: %s", changeCounts(r.Change))
+	case r.Change.Empty():
+		a.note("nothing changed")
+	case r.Kept:
+		a.hints(r, o)
+	}
+}
+
+// hints are the last lines of a run whose change waits for somebody to decide.
+func (a *app) hints(r *runner.Result, o *runOptions) {
+	not := ""
+	if o.promote != "" && o.promote != runner.PromoteNone {
+		not = ", not promoted"
+	}
+	a.note("%s%s in feature %s", changeCounts(r.Change), not, r.Feature)
+	promote := "caisson promote " + r.Feature
+	if r.Verdict == runner.VerdictGate {
+		promote += " --allow-protected GLOB"
+	}
+	fmt.Fprintf(a.stderr, "  see:     caisson diff %s\n  promote: %s\n  discard: caisson discard %s\n", r.Feature, promote, r.Feature)
+}
+
+// changeCounts is a change in words: "2 added, 1 deleted".
+func changeCounts(c *runner.ChangeSummary) string {
+	if c.Empty() {
+		return "nothing changed"
+	}
+	var parts []string
+	for _, x := range []struct {
+		n    int
+		what string
+	}{{c.Added, "added"}, {c.Modified, "modified"}, {c.Deleted, "deleted"}} {
+		if x.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", x.n, x.what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/native"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/store"
+)
+
+// resolveStateDir is the state directory's absolute path: --state-dir, CAISSON_STATE, /var/lib/caisson for root,
+// else $XDG_STATE_HOME/caisson. It is not made here.
+func (a *app) resolveStateDir() (string, error) {
+	if dir := cmp.Or(a.stateDir, os.Getenv("CAISSON_STATE")); dir != "" {
+		return filepath.Abs(dir)
+	}
+	if os.Geteuid() == 0 {
+		return "/var/lib/caisson", nil
+	}
+	// The XDG specification: a relative path is to be ignored.
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "caisson"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", &runner.Error{
+			Code: runner.CodeState, Cause: "no place for the state directory", Err: err,
+			Remedy: "set CAISSON_STATE to a directory of your own", Exit: exitRefused,
+		}
+	}
+	return filepath.Join(home, ".local", "state", "caisson"), nil
+}
+
+// resolveMaxTasks is --max-tasks, CAISSON_MAX_TASKS, or 0 for runner's default.
+func (a *app) resolveMaxTasks() (int, error) {
+	if a.maxTasks < 0 {
+		return 0, usage("--max-tasks %d: must be at least 1", a.maxTasks)
+	}
+	text := os.Getenv("CAISSON_MAX_TASKS")
+	if a.maxTasks > 0 || text == "" {
+		return a.maxTasks, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		return 0, usage("CAISSON_MAX_TASKS=%q: must be a number of at least 1", text)
+	}
+	return n, nil
+}
+
+// open opens the state directory for commands that start nothing.
+func (a *app) open(ctx context.Context) (*runner.Supervisor, error) {
+	return a.openWith(ctx, nil)
+}
+
+// openEngine opens the state directory with the engine that this platform has. Closing the supervisor does not
+// close the engine.
+func (a *app) openEngine(ctx context.Context) (*runner.Supervisor, isolation.Engine, error) {
+	engine, err := native.New(native.Options{})
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := a.openWith(ctx, engine)
+	if err != nil {
+		engine.Close()
+		return nil, nil, err
+	}
+	return s, engine, nil
+}
+
+func (a *app) openWith(ctx context.Context, engine isolation.Engine) (*runner.Supervisor, error) {
+	dir, err := a.resolveStateDir()
+	if err != nil {
+		return nil, err
+	}
+	n, err := a.resolveMaxTasks()
+	if err != nil {
+		return nil, err
+	}
+	if a.persistence != "disk" && a.persistence != "memory" {
+		return nil, usage("--state-persistence %q: one of disk, memory", a.persistence)
+	}
+	o := runner.Options{StateDir: dir, Memory: a.persistence == "memory", MaxTasks: n, Engine: engine}
+	o.Cgroups, o.CgroupsErr = quota.Probe()
+	if err := makeStateDir(dir); err != nil {
+		return nil, err
+	}
+	if o.Journal, err = openJournal(ctx, &o); err != nil {
+		return nil, err
+	}
+	return runner.New(ctx, o)
+}
+
+func openJournal(ctx context.Context, o *runner.Options) (runner.Journal, error) {
+	if o.Memory {
+		return store.Memory(ctx)
+	}
+	return store.Open(ctx, filepath.Join(o.StateDir, "store.db"))
+}
+
+// makeStateDir makes the state directory: 0711, because sandboxes with ids of their own pass through it. One that
+// others own or may write is refused: they could put anything in the place of a feature.
+func makeStateDir(dir string) error {
+	err := os.MkdirAll(filepath.Dir(dir), 0o755)
+	if err == nil {
+		if err = os.Mkdir(dir, 0o711); err == nil {
+			err = os.Chmod(dir, 0o711) // whatever the umask says
+		} else if errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+	}
+	if err == nil {
+		err = checkOwner(dir)
+	}
+	if err == nil {
+		return nil
+	}
+	return &runner.Error{
+		Code: runner.CodeState, Cause: "the state directory cannot be used", Err: err,
+		Remedy: "set CAISSON_STATE to a directory of your own", Exit: exitRefused,
+	}
+}
+
+func checkOwner(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	case ownerOf(info) != os.Geteuid():
+		return fmt.Errorf("%s belongs to user %d", dir, ownerOf(info))
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("%s can be written by others", dir)
+	}
+	return nil
+}
