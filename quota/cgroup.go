@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -34,29 +35,66 @@ func (e *UnavailableError) Error() string { return ErrUnavailable.Error() + ": "
 // Is makes errors.Is(err, ErrUnavailable) true.
 func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailable }
 
+// Probe finds where groups can be made on this host: version 2 with the controllers cpu, memory and pids, or version 1
+// with cpu, memory, pids and freezer; at the top of the hierarchies, or beneath the process's own group where that was
+// delegated to it. It makes no group, with one exception: where its own group of version 2 was delegated to it, it moves
+// what runs there into a leaf "supervisor", because a node with processes cannot limit children.
+//
+// Where no group can be made it returns an *UnavailableError.
+func Probe() (*Cgroups, error) { return probe() }
+
+const (
+	remedyWeaker = "to run with rlimits only, which is weaker, add --allow-weaker cgroups"
+	remedyScope  = "to have the limits, run it in a delegated scope: systemd-run --user --scope -p Delegate=yes caisson run …"
+	remedyRoot   = "to have the limits, run it as root, or where the cgroup filesystem is writable"
+)
+
+// unavailable makes the error whose remedy prints the commands that work. Scope says that systemd can delegate here.
+func unavailable(reason string, scope bool, more ...string) *UnavailableError {
+	remedies := []string{remedyWeaker}
+	switch {
+	case len(more) > 0:
+		remedies = append(remedies, more...)
+	case scope:
+		remedies = append(remedies, remedyScope)
+	default:
+		remedies = append(remedies, remedyRoot)
+	}
+	return &UnavailableError{Reason: reason, Remedy: strings.Join(remedies, "; ")}
+}
+
 // parentName is the directory, shared by every caisson process of the host, that holds the features' groups.
 const parentName = "caisson"
 
 // Cgroups is a place where groups can be made. It is safe for concurrent use, also by several processes.
 type Cgroups struct {
 	mode  Mode
-	trees []tree
+	trees []tree // a process enters the first one first, so that one lists every process
 	ops   operations
 }
 
-// tree is one mounted hierarchy, or the only one on version 2.
+// tree is a mounted hierarchy, or the only one on version 2.
 type tree struct {
 	base        string   // the directory beneath which parentName lies
+	below       string   // base without the mount point: "" at the top of the hierarchy, else "/docker/…"
 	controllers []string // those of interest that live here
 }
 
-// operations are what differs between the versions. Paths are relative to every tree's base.
+// operations are what differs between the versions. A path is relative to every tree's base.
 type operations interface {
-	setup(path string, l *Limits, inner bool) error // limits of a node that was just made
+	// limit sets limits on a node that was just made; nil on a leaf without any.
+	limit(path string, l *Limits, inner bool) error
 	freeze(ctx context.Context, path string, frozen bool) error
-	kill(ctx context.Context, path string) error // SIGKILL to the whole subtree; does not wait
-	usage(path string) (Usage, error)
-	watchOOM(ctx context.Context, path string) (<-chan struct{}, error)
+	// kill sends SIGKILL to the processes that procs lists, frozen or not, and does not wait.
+	kill(path string, procs func() ([]int, error)) error
+	// usage reads a node, and adds what the kernel counts only in its leaves.
+	usage(path string, leaves []string) (Usage, error)
+	// refused is how many forks the node's own limit has refused beneath it, where its leaves do not count them.
+	refused(path string) (int64, error)
+	// oomEvents returns a file that becomes readable at every out-of-memory event in the node.
+	oomEvents(path string) (*os.File, error)
+	// oomKills is called at first and after every event, with what it returned before.
+	oomKills(ctx context.Context, path string, seen int64) (int64, error)
 	entry(path string) (*Entry, error)
 }
 
@@ -65,25 +103,16 @@ func (c *Cgroups) Mode() Mode { return c.mode }
 
 // Root returns the directory that holds all groups; on version 1 that of the memory hierarchy. It exists only
 // while there are groups.
-func (c *Cgroups) Root() string { return c.memory().base + "/" + parentName }
-
-func (c *Cgroups) memory() tree {
+func (c *Cgroups) Root() string {
 	for _, t := range c.trees {
-		if t.has("memory") {
-			return t
+		if slices.Contains(t.controllers, "memory") {
+			return t.dir(parentName)
 		}
 	}
-	return c.trees[0]
+	return c.trees[0].dir(parentName)
 }
 
-func (t tree) has(controller string) bool {
-	for _, c := range t.controllers {
-		if c == controller {
-			return true
-		}
-	}
-	return false
-}
+func (t tree) dir(path string) string { return t.base + "/" + path }
 
 // Group is one feature's node.
 type Group struct {
@@ -100,11 +129,10 @@ func (g *Group) Path() string { return g.path }
 
 // Leaf is a node for processes, beneath a Group.
 type Leaf struct {
-	c    *Cgroups
-	name string
-	path string // caisson/ID/NAME
-	// refusedBefore is how many forks the group's own limit had refused when the leaf was made.
-	refusedBefore int64
+	g             *Group
+	name          string
+	path          string // caisson/ID/NAME
+	refusedBefore int64  // by the group's own limit, when the leaf was made
 }
 
 // Name returns "init" or "step-1", as it was given.
@@ -118,7 +146,8 @@ type Entry struct {
 	// V2 is the leaf's directory, opened with O_PATH, for clone3's CLONE_INTO_CGROUP. nil on version 1.
 	V2 *os.File
 	// Tasks are the leaf's "tasks" files, one per hierarchy of version 1, opened for writing. The child writes "0"
-	// into each before it unshares its cgroup namespace. Moving it from outside instead has tails of 15 ms.
+	// into each, in this order (Procs looks only into the first), before it unshares its cgroup namespace.
+	// Moving it from outside instead has tails of 15 ms.
 	Tasks []*os.File
 }
 
@@ -140,8 +169,10 @@ type Usage struct {
 	MemoryPeak    Bytes
 	PidsCurrent   Count
 	PidsPeak      Count
-	OOMKills      int64 // processes that the OOM killer killed; on version 1 a group counts those of its present leaves
-	PidsRefused   int64 // forks refused by the pids limit of the leaf, or of the group while the leaf existed
+	// OOMKills is how many processes the OOM killer has killed, and PidsRefused how many forks were refused for the limit
+	// of the leaf, or of the group while the leaf existed. On version 1 a group counts those of its present leaves.
+	OOMKills    int64
+	PidsRefused int64
 }
 
 // checkName refuses what is not one plain file name: it becomes a directory of the cgroup filesystem.
