@@ -65,7 +65,9 @@ func (c *Cgroups) Cleanup() error {
 	var errs []error
 	for _, t := range c.trees {
 		err := syscall.Rmdir(t.dir(parentName))
-		if !gone(err) && !errors.Is(err, syscall.EBUSY) && !errors.Is(err, syscall.ENOTEMPTY) {
+		switch {
+		case err == nil, gone(err), errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.ENOTEMPTY):
+		default:
 			errs = append(errs, &os.PathError{Op: "rmdir", Path: t.dir(parentName), Err: err})
 		}
 	}

@@ -1,0 +1,542 @@
+package quota
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/testenv"
+)
+
+func probed(t testing.TB) *Cgroups {
+	t.Helper()
+	c, err := Probe()
+	testenv.Need(t, "cgroups", err)
+	t.Logf("mode %s at %s", c.Mode(), c.Root())
+	return c
+}
+
+// unique is an id that no other test process uses.
+func unique(t testing.TB) string {
+	name := strings.NewReplacer("/", "-", ".", "-", "#", "-").Replace(t.Name())
+	return fmt.Sprintf("test-%d-%s", os.Getpid(), name)
+}
+
+func smallLimits() Limits {
+	l := validLimits()
+	l.Memory, l.Pids = 64*MiB, 64
+	return l
+}
+
+// newGroup makes a group that is gone after the test, with everything in it.
+func newGroup(t testing.TB, c *Cgroups, l Limits) *Group {
+	t.Helper()
+	g, err := c.New(unique(t), l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := errors.Join(g.Kill(ctx), g.Remove(ctx), c.Cleanup()); err != nil {
+			t.Error(err)
+		}
+		for _, tr := range c.trees {
+			if _, err := os.Stat(tr.dir(g.Path())); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s is left over: %v", tr.dir(g.Path()), err)
+			}
+		}
+	})
+	return g
+}
+
+func newLeaf(t testing.TB, g *Group, name string, l *Limits) *Leaf {
+	t.Helper()
+	leaf, err := g.Leaf(name, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return leaf
+}
+
+func usage(t testing.TB, of interface{ Usage() (Usage, error) }) Usage {
+	t.Helper()
+	u, err := of.Usage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func readControl(t *testing.T, c *Cgroups, controller, node, file string) string {
+	t.Helper()
+	for _, tr := range c.trees {
+		if slices.Contains(tr.controllers, controller) {
+			data, err := os.ReadFile(filepath.Join(tr.dir(node), file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.TrimSpace(string(data))
+		}
+	}
+	t.Fatalf("no tree with %s", controller)
+	return ""
+}
+
+func TestLimitsArePresent(t *testing.T) {
+	c := probed(t)
+	l := smallLimits()
+	l.CPUs = 1500
+	g := newGroup(t, c, l)
+	own := l
+	own.Memory, own.Pids, own.CPUs = 32*MiB, 16, 250
+	newLeaf(t, g, "init", nil)
+	newLeaf(t, g, "step-1", &own)
+	type control struct{ controller, file string }
+	memory, pids, cpu := control{"memory", "memory.max"}, control{"pids", "pids.max"}, control{"cpu", "cpu.max"}
+	none := [3]string{"max", "max", "max 100000"}
+	quota := func(us int) string { return fmt.Sprintf("%d 100000", us) }
+	if c.Mode() != ModeV2 {
+		memory.file, cpu.file = "memory.limit_in_bytes", "cpu.cfs_quota_us"
+		none = [3]string{"9223372036854771712", "max", "-1"}
+		quota = strconv.Itoa
+	}
+	for node, want := range map[string][3]string{
+		g.Path():             {"67108864", "64", quota(150_000)},
+		g.Path() + "/init":   none,
+		g.Path() + "/step-1": {"33554432", "16", quota(25_000)},
+	} {
+		for i, f := range []control{memory, pids, cpu} {
+			if got := readControl(t, c, f.controller, node, f.file); got != want[i] {
+				t.Errorf("%s/%s = %s, want %s", node, f.file, got, want[i])
+			}
+		}
+	}
+	checkSwapAndGroupKill(t, c, g)
+}
+
+func checkSwapAndGroupKill(t *testing.T, c *Cgroups, g *Group) {
+	t.Helper()
+	if c.Mode() != ModeV2 {
+		if c.ops.(*v1).memsw {
+			if got := readControl(t, c, "memory", g.Path(), "memory.memsw.limit_in_bytes"); got != "67108864" {
+				t.Errorf("memory and swap = %s", got)
+			}
+		}
+		return
+	}
+	if _, err := os.Stat(c.trees[0].dir(g.Path()) + "/memory.swap.max"); err == nil {
+		if got := readControl(t, c, "memory", g.Path(), "memory.swap.max"); got != "0" {
+			t.Errorf("memory.swap.max = %s", got)
+		}
+	}
+	for node, want := range map[string]string{g.Path(): "0", g.Path() + "/init": "0", g.Path() + "/step-1": "1"} {
+		if got := readControl(t, c, "memory", node, "memory.oom.group"); got != want {
+			t.Errorf("%s/memory.oom.group = %s, want %s", node, got, want)
+		}
+	}
+}
+
+func TestZeroIsRefused(t *testing.T) {
+	c := probed(t)
+	l := smallLimits()
+	l.Pids = 0
+	var e *LimitError
+	if _, err := c.New(unique(t), l); !errors.As(err, &e) {
+		t.Errorf("New with pids 0: %v", err)
+	}
+	g := newGroup(t, c, smallLimits())
+	if _, err := g.Leaf("step-1", &l); !errors.As(err, &e) {
+		t.Errorf("Leaf with pids 0: %v", err)
+	}
+	if _, err := g.Leaf("../step-1", nil); err == nil {
+		t.Error("a leaf may be anywhere")
+	}
+}
+
+func TestEntryAndUsage(t *testing.T) {
+	c := probed(t)
+	g := newGroup(t, c, smallLimits())
+	leaf := newLeaf(t, g, "step-1", nil)
+	s := sleeper(t, leaf)
+	for _, procs := range []func() ([]int, error){leaf.Procs, g.Procs} {
+		if pids, err := procs(); err != nil || !slices.Equal(pids, []int{s.Process.Pid}) {
+			t.Errorf("processes %v, %v; want %d", pids, err, s.Process.Pid)
+		}
+	}
+	checkMembership(t, c, leaf, s.Process.Pid)
+	if err := inLeaf(t, leaf, "spin", "100ms").Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range []Usage{usage(t, leaf), usage(t, g)} {
+		if u.CPU < 50*time.Millisecond || u.CPU > 10*time.Second {
+			t.Errorf("CPU %v", u.CPU)
+		}
+		if u.MemoryCurrent < 100*KiB || u.MemoryPeak != unknown && u.MemoryPeak < u.MemoryCurrent/2 {
+			t.Errorf("memory %d, peak %d", u.MemoryCurrent, u.MemoryPeak)
+		}
+		if u.PidsCurrent < 1 || u.PidsPeak != unknown && u.PidsPeak < u.PidsCurrent {
+			t.Errorf("pids %d, peak %d", u.PidsCurrent, u.PidsPeak)
+		}
+		if u.OOMKills != 0 || u.PidsRefused != 0 {
+			t.Errorf("%d OOM kills, %d refused forks", u.OOMKills, u.PidsRefused)
+		}
+	}
+}
+
+// checkMembership reads the kernel's own view.
+func checkMembership(t *testing.T, c *Cgroups, leaf *Leaf, pid int) {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := strings.Count(string(data), "/"+leaf.Path()+"\n")
+	if n != len(c.trees) {
+		t.Errorf("the process is in %d of %d hierarchies:\n%s", n, len(c.trees), data)
+	}
+}
+
+// TestOOM is the memory bomb whose shell returns 0.
+func TestOOM(t *testing.T) {
+	c := probed(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for name, own := range map[string]*Limits{"group limit": nil, "own limit": ptr(smallLimits())} {
+		t.Run(name, func(t *testing.T) {
+			l := smallLimits()
+			if own != nil {
+				l.Memory = GiB
+			}
+			g := newGroup(t, c, l)
+			other, leaf := newLeaf(t, g, "step-1", nil), newLeaf(t, g, "step-2", own)
+			quiet, err := other.WatchOOM(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kills, err := leaf.WatchOOM(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = inLeaf(t, leaf, "shell", "hog", "512").Run()
+			if groupKill := own != nil && c.Mode() == ModeV2; (err != nil) != groupKill {
+				t.Errorf("the shell ended with %v, group kill %v", err, groupKill)
+			}
+			select {
+			case <-kills:
+			case <-time.After(10 * time.Second):
+				t.Error("no OOM event")
+			}
+			u := usage(t, leaf)
+			if u.OOMKills < 1 {
+				t.Errorf("%d OOM kills", u.OOMKills)
+			}
+			if u.MemoryPeak != unknown && (u.MemoryPeak < 48*MiB || u.MemoryPeak > 65*MiB) {
+				t.Errorf("peak %d bytes of 64 MiB", u.MemoryPeak)
+			}
+			if n := usage(t, g).OOMKills; n < 1 {
+				t.Errorf("the group counts %d OOM kills", n)
+			}
+			if n := usage(t, other).OOMKills; n != 0 {
+				t.Errorf("another leaf counts %d OOM kills", n)
+			}
+			select {
+			case <-quiet:
+				t.Error("another leaf got the OOM event")
+			default:
+			}
+		})
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestPidsRefused(t *testing.T) {
+	c := probed(t)
+	for name, own := range map[string]*Limits{"group limit": nil, "own limit": ptr(smallLimits())} {
+		t.Run(name, func(t *testing.T) {
+			l := smallLimits()
+			l.Memory = 512 * MiB
+			if own != nil {
+				own.Memory, l.Pids = l.Memory, 1024
+			}
+			g := newGroup(t, c, l)
+			before, leaf := newLeaf(t, g, "step-1", nil), newLeaf(t, g, "step-2", own)
+			if out, err := inLeaf(t, leaf, "forks", "64").CombinedOutput(); err != nil || !strings.Contains(string(out), "refused") {
+				t.Logf("the helper may have died of the limit: %v, %s", err, out)
+			}
+			u := usage(t, leaf)
+			if u.PidsRefused < 1 {
+				t.Errorf("%d refused forks", u.PidsRefused)
+			}
+			// The kernel counts a fork before it refuses it.
+			if u.PidsPeak != unknown && (u.PidsPeak < 50 || u.PidsPeak > 65) {
+				t.Errorf("peak of %d pids out of 64", u.PidsPeak)
+			}
+			if n := usage(t, g).PidsRefused; n < 1 {
+				t.Errorf("the group counts %d refused forks", n)
+			}
+			if err := leaf.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			later := newLeaf(t, g, "step-3", nil)
+			if n := usage(t, later).PidsRefused; n != 0 {
+				t.Errorf("a later leaf counts %d refused forks", n)
+			}
+			if n := usage(t, before).PidsRefused; own != nil && n != 0 {
+				t.Errorf("another leaf counts %d refused forks of the leaf's own limit", n)
+			}
+		})
+	}
+}
+
+func TestKillForkBomb(t *testing.T) {
+	c := probed(t)
+	l := smallLimits()
+	l.Memory, l.Pids = 512*MiB, 100
+	g := newGroup(t, c, l)
+	leaf := newLeaf(t, g, "step-1", nil)
+	bomb := inLeaf(t, leaf, "bomb")
+	if err := bomb.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); usage(t, leaf).PidsRefused == 0; {
+		if time.Now().After(end) {
+			t.Fatal("the bomb does not go off")
+		}
+		runtimeYield()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := leaf.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_ = bomb.Wait()
+	if pids, err := g.Procs(); err != nil || len(pids) != 0 {
+		t.Errorf("left over: %v, %v", pids, err)
+	}
+}
+
+// runtimeYield gives the processor away while a test waits for a counter of the kernel, which has no event.
+func runtimeYield() { time.Sleep(time.Millisecond) }
+
+func state(t *testing.T, pid int) string {
+	t.Helper()
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := data[strings.LastIndexByte(string(data), ')')+2:]
+	return string(rest[:1])
+}
+
+func TestFreezeThawKill(t *testing.T) {
+	c := probed(t)
+	g := newGroup(t, c, smallLimits())
+	init, step := newLeaf(t, g, "init", nil), newLeaf(t, g, "step-1", nil)
+	sleepers := []int{sleeper(t, init).Process.Pid, sleeper(t, step).Process.Pid}
+	spin := inLeaf(t, step, "spin", "1h")
+	if err := spin.Start(); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(sleepers)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := g.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	before := usage(t, g).CPU
+	time.Sleep(50 * time.Millisecond) // it is about nothing happening in a time
+	if after := usage(t, g).CPU; after != before {
+		t.Errorf("a frozen group used %v of CPU", after-before)
+	}
+	if err := g.Thaw(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); usage(t, g).CPU == before; runtimeYield() {
+		if time.Now().After(end) {
+			t.Fatal("a thawed group does not run")
+		}
+	}
+	if err := g.Freeze(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// Frozen tasks of version 1 ignore SIGKILL; Kill must not.
+	if err := g.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if pids, err := g.Procs(); err != nil || len(pids) != 0 {
+		t.Errorf("left over: %v, %v", pids, err)
+	}
+	for _, pid := range sleepers {
+		if s := state(t, pid); s != "Z" {
+			t.Errorf("process %d is in state %s after Kill", pid, s)
+		}
+	}
+}
+
+func TestFreezeGivesUp(t *testing.T) {
+	g := newGroup(t, probed(t), smallLimits())
+	pid := sleeper(t, newLeaf(t, g, "step-1", nil)).Process.Pid
+	ctx, cancel := context.WithCancelCause(t.Context())
+	reason := errors.New("not today")
+	cancel(reason)
+	// It may have been frozen at once; if not, the cause is told and everything goes on.
+	err := g.Freeze(ctx)
+	if err != nil && !errors.Is(err, reason) {
+		t.Errorf("Freeze says %v", err)
+	}
+	if err == nil {
+		err = g.Thaw(t.Context())
+	}
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if fd, ferr := unix.PidfdOpen(pid, 0); ferr == nil && !readable(fd, 10*time.Second) {
+		t.Errorf("the process is still frozen; Freeze and Thaw said %v", err)
+	}
+}
+
+func TestLoadListAfterCrash(t *testing.T) {
+	c := probed(t)
+	g := newGroup(t, c, smallLimits())
+	sleeper(t, newLeaf(t, g, "init", nil))
+	if _, err := c.New(g.ID(), smallLimits()); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("New of a group that exists: %v", err)
+	}
+	if _, err := g.Leaf("init", nil); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("Leaf that exists: %v", err)
+	}
+	again, err := Probe() // as another process would
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids, err := again.List(); err != nil || !slices.Contains(ids, g.ID()) {
+		t.Errorf("List = %v, %v", ids, err)
+	}
+	loaded, err := again.Load(g.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := loaded.Freeze(t.Context()); err != nil { // the dead supervisor may have frozen it
+		t.Fatal(err)
+	}
+	if err := errors.Join(loaded.Kill(t.Context()), loaded.Remove(t.Context()), loaded.Remove(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again.Load(g.ID()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Load of what was removed: %v", err)
+	}
+	if ids, err := again.List(); err != nil || slices.Contains(ids, g.ID()) {
+		t.Errorf("List = %v, %v", ids, err)
+	}
+	if _, err := g.Usage(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Usage of what was removed: %v", err)
+	}
+}
+
+// TestIncompleteGroup is a supervisor that died between two mkdirs.
+func TestIncompleteGroup(t *testing.T) {
+	c := probed(t)
+	for i, tr := range c.trees {
+		id := unique(t) + "-" + strconv.Itoa(i)
+		if err := os.MkdirAll(tr.dir(parentName+"/"+id+"/init"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if ids, err := c.List(); err != nil || !slices.Contains(ids, id) {
+			t.Errorf("List = %v, %v", ids, err)
+		}
+		g, err := c.Load(id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(g.Kill(t.Context()), g.Remove(t.Context()), c.Cleanup()); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(tr.dir(g.Path())); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("left over: %v", err)
+		}
+	}
+}
+
+func TestRemoveInUse(t *testing.T) {
+	g := newGroup(t, probed(t), smallLimits())
+	pid := sleeper(t, newLeaf(t, g, "step-1", nil)).Process.Pid
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := g.Remove(ctx); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), strconv.Itoa(pid)) {
+		t.Errorf("Remove of a group with process %d: %v", pid, err)
+	}
+	// A process that is just ending is waited for.
+	done := make(chan error)
+	go func() { done <- g.Remove(t.Context()) }()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestConcurrent makes and removes groups and their shared parent from many sides at once.
+func TestConcurrent(t *testing.T) {
+	var wg sync.WaitGroup
+	for i := range 8 {
+		c := probed(t)
+		wg.Go(func() {
+			for j := range 20 {
+				g, err := c.New(fmt.Sprintf("%s-%d-%d", unique(t), i, j), smallLimits())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, err = g.Leaf("init", nil)
+				if err := errors.Join(err, g.Remove(t.Context()), c.Cleanup()); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestWatchEnds looks for what a watch leaves behind when its context ends.
+func TestWatchEnds(t *testing.T) {
+	g := newGroup(t, probed(t), smallLimits())
+	leaf := newLeaf(t, g, "step-1", nil)
+	before := openFiles(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := leaf.WatchOOM(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if openFiles(t) != before+1 {
+		t.Errorf("%d more files are open during a watch", openFiles(t)-before)
+	}
+	cancel()
+	for end := time.Now().Add(10 * time.Second); openFiles(t) != before; runtimeYield() {
+		if time.Now().After(end) {
+			t.Fatalf("%d files are left open", openFiles(t)-before)
+		}
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(files)
+}
