@@ -240,7 +240,7 @@ func (b *sandbox) fork(s *script, entry *quota.Entry, child *sharedPID) (pid, pi
 	if err != nil {
 		return 0, -1, err
 	}
-	if !waitEOF(wait[0]) { // both children have executed, ended or failed
+	if !b.e.waitEOF(wait[0]) { // both children have executed, ended or failed
 		for _, victim := range []int{pid, int(child.pid)} {
 			if victim > 0 {
 				_ = unix.Kill(victim, unix.SIGKILL) // our own children, not yet reaped

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -29,7 +30,9 @@ type Engine struct {
 	mu      sync.Mutex
 	filters map[*specs.LinuxSeccomp]*unix.SockFprog
 
-	stopAt, stopFD int // tests only: block the set-up before step stopAt until stopFD is readable
+	lstat    func(string) (os.FileInfo, error) // os.Lstat, except in golden tests
+	patience time.Duration                     // how long a child may take for its script
+	stop     stopper                           // tests only
 }
 
 var _ isolation.Engine = (*Engine)(nil)
@@ -43,6 +46,7 @@ func newEngine(o Options) (*Engine, error) {
 	e := &Engine{
 		root: privileged(), scratch: o.ScratchDir, lastCap: lastCap(), netns: -1, pidns: -1,
 		maps: mapKeeper{ns: map[string]int{}}, filters: map[*specs.LinuxSeccomp]*unix.SockFprog{},
+		lstat: os.Lstat, patience: scriptTimeout,
 	}
 	if e.root && o.Pool >= 0 {
 		e.pool = newNetnsPool(max(o.Pool, 1)) // first: it works while we go on

@@ -36,10 +36,12 @@ type plan struct {
 	steps []step
 	keep  []any // what the ops point to
 
-	// stop, when positive, blocks the child before step stop until stopFD is readable: the tests kill us there.
-	stop   int
-	stopFD int
+	stop stopper
 }
+
+// stopper, when at is positive, makes the child say on fd that it is about to do step at, and wait for an answer.
+// The tests kill the supervisor there.
+type stopper struct{ at, fd int }
 
 type step struct {
 	name  string
@@ -58,8 +60,10 @@ type hostFD struct {
 }
 
 func (p *plan) add(name string, nr uintptr, args ...any) ref {
-	if p.stop > 0 && len(p.steps) == p.stop {
-		p.steps = append(p.steps, step{name: "stop here", nr: unix.SYS_READ, args: []any{p.stopFD, make([]byte, 1), 1}})
+	if p.stop.at > 0 && len(p.steps) == p.stop.at {
+		p.steps = append(p.steps,
+			step{name: "stopped", nr: unix.SYS_WRITE, args: []any{p.stop.fd, "s", 1}},
+			step{name: "wait to go on", nr: unix.SYS_READ, args: []any{p.stop.fd, make([]byte, 1), 1}})
 	}
 	p.steps = append(p.steps, step{name: name, nr: nr, args: args})
 	return ref(len(p.steps) - 1)

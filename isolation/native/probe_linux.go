@@ -95,13 +95,7 @@ func (e *Engine) try(ctx context.Context) map[isolation.Control]isolation.Featur
 	var now immediate
 	defer now.close()
 	overlay := isolation.ControlOverlay
-	c := caller(&now)
-	if !e.root {
-		c = p.on(overlay, "in the sandbox's user namespace")
-	}
-	release, err := e.probeOverlay(c, dir)
-	defer release()
-	if err != nil {
+	if err := e.probeOverlay(p.on(overlay, "in the sandbox's user namespace"), &now, dir); err != nil {
 		got[overlay] = unsupported(overlay, err.Error())
 	} else if e.root {
 		got[overlay] = available("made by the supervisor, moved in")

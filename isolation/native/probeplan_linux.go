@@ -82,27 +82,27 @@ func (p *prober) finish(last int) {
 		unix.SECCOMP_SET_MODE_FILTER, 0, &unix.SockFprog{Len: 1, Filter: &allow[0]})
 }
 
-// overlay mounts a workspace's kind of overlay below dir, as Start would.
-func (e *Engine) probeOverlay(c caller, dir string) (func(), error) {
-	var fds []int
-	release := func() {
-		for _, fd := range fds {
-			_ = unix.Close(fd) // O_PATH
-		}
-	}
+// probeOverlay mounts a workspace's kind of overlay below dir, as Start would.
+func (e *Engine) probeOverlay(p *prober, now *immediate, dir string) error {
 	var paths [3]fdPath
+	c := caller(p)
 	for i, name := range []string{"lower", "upper", "work"} {
 		d := filepath.Join(dir, name)
 		if err := os.Mkdir(d, 0o700); err != nil {
-			return release, fmt.Errorf("overlay probe: %w", err)
+			return fmt.Errorf("overlay probe: %w", err)
 		}
+		if !e.root {
+			paths[i] = p.open(name, d, childFDs()+i)
+			continue
+		}
+		c = now
 		fd, err := unix.Open(d, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return release, fmt.Errorf("overlay probe: %w", err)
+			return fmt.Errorf("overlay probe: %w", err)
 		}
-		fds = append(fds, fd)
+		now.fds = append(now.fds, fd)
 		paths[i] = fdPath{name, fd}
 	}
 	_, err := mountOverlay(c, overlaySpec{name: "probe", lower: paths[:1], upper: paths[1], work: paths[2], userxattr: !e.root})
-	return release, err
+	return err
 }

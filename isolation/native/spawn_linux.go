@@ -72,7 +72,7 @@ func (e *Engine) spawn(s *script, o spawnOptions) (pid, pidfd int, err error) {
 			}
 			defer e.leave(e.pidns, unix.CLONE_NEWPID)
 		}
-		pid, pidfd, err = clone(s, o)
+		pid, pidfd, err = clone(s, o, e.patience)
 		return err
 	})
 	return pid, pidfd, err
@@ -87,7 +87,7 @@ func (e *Engine) leave(fd, kind int) {
 }
 
 // clone calls the assembly with every signal blocked: a Go signal handler must never run in the child.
-func clone(s *script, o spawnOptions) (pid, pidfd int, err error) {
+func clone(s *script, o spawnOptions, patience time.Duration) (pid, pidfd int, err error) {
 	fd := int32(-1)
 	args := &cloneArgs{
 		flags:      uint64(o.flags) | unix.CLONE_PIDFD | unix.CLONE_CLEAR_SIGHAND,
@@ -106,7 +106,7 @@ func clone(s *script, o spawnOptions) (pid, pidfd int, err error) {
 		return 0, -1, fmt.Errorf("block signals: %w", err)
 	}
 	if o.flags&unix.CLONE_VFORK != 0 {
-		watchdog := time.AfterFunc(scriptTimeout, func() { killStopped(&fd) })
+		watchdog := time.AfterFunc(patience, func() { killStopped(&fd) })
 		defer watchdog.Stop()
 	}
 	r := cloneWaiting(args, s)

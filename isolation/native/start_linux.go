@@ -56,6 +56,7 @@ type starter struct {
 	s        *isolation.Spec
 	now      immediate // mounts made by the supervisor
 	dirs     []int     // layers held open
+	fixed    int       // descriptors of the child's own
 	entry    *quota.Entry
 	netns    int
 	lifeline [2]int // the supervisor holds [1] as long as the sandbox lives
@@ -134,8 +135,8 @@ func (st *starter) run(script *script) (*sandbox, error) {
 		_ = unix.Close(st.lifeline[1]) // the child reads end of file and leaves
 		st.lifeline[1] = -1
 	}
-	if !waitEOF(st.errors[0]) && err == nil {
-		err = fmt.Errorf("the set-up took longer than %v", scriptTimeout)
+	if !st.e.waitEOF(st.errors[0]) && err == nil {
+		err = fmt.Errorf("the set-up took longer than %v", st.e.patience)
 	}
 	if serr := script.err(); serr != nil && err == nil {
 		err = serr
@@ -165,8 +166,8 @@ func userNamespaceError(err error) error {
 const scriptTimeout = 10 * time.Second
 
 // waitEOF blocks until every writer of a pipe is gone, and tells whether that came in time.
-func waitEOF(fd int) bool {
-	deadline := time.Now().Add(scriptTimeout)
+func (e *Engine) waitEOF(fd int) bool {
+	deadline := time.Now().Add(e.patience)
 	for {
 		left := max(time.Until(deadline), 0)
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left/time.Millisecond))
@@ -180,12 +181,33 @@ func waitEOF(fd int) bool {
 	}
 }
 
-// open holds a layer's directory.
-func (st *starter) open(name, dir string) (fdPath, error) {
+// open holds a layer's directory, by whoever mounts it: an overlay takes only directories of the mounter's own
+// mount namespace. The child's descriptors get numbers that are known beforehand.
+func (st *starter) open(p *plan, name, dir string) (fdPath, error) {
+	if !st.e.root {
+		st.fixed++
+		return p.open(name, dir, childFDs()+st.fixed), nil
+	}
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fdPath{}, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
 	st.dirs = append(st.dirs, fd)
 	return fdPath{name, fd}, nil
+}
+
+// childFDs is where the child's own descriptors begin: beyond what a supervisor has open, below its limit.
+func childFDs() int {
+	const most, room = 8192, 96
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
+		return most - room
+	}
+	return int(min(own.Cur, most)) - room
+}
+
+func (p *plan) open(name, dir string, number int) fdPath {
+	fd := p.add("open "+name, unix.SYS_OPENAT, unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	p.add("keep "+name, unix.SYS_DUP3, fd, number, unix.O_CLOEXEC)
+	return fdPath{name, number}
 }

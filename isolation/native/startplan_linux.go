@@ -13,7 +13,7 @@ import (
 
 // plan is the whole life of PID 1 until it is the pause program, in the order in which it happens.
 func (st *starter) plan() (*plan, error) {
-	p := &plan{stop: st.e.stopAt, stopFD: st.e.stopFD}
+	p := &plan{stop: st.e.stop}
 	single := st.s.IDs.Single
 	p.add("close lifeline", unix.SYS_CLOSE, hostFD{"lifeline out", st.lifeline[1]})
 	p.add("wait for ids", unix.SYS_READ, hostFD{"lifeline", st.lifeline[0]}, make([]byte, 1), 1)
@@ -40,8 +40,8 @@ func (st *starter) plan() (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0)
 	p.seal(filter, 1)
+	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0) // a change of credentials clears it
 	p.add("execute pause", unix.SYS_EXECVEAT, hostFD{"pause", int(st.e.pause.Fd())}, "", strv{"caisson-init"}, strv{}, unix.AT_EMPTY_PATH)
 	return p, nil
 }
@@ -96,12 +96,12 @@ func (st *starter) mounts(p *plan) error {
 		}
 	}
 	for _, path := range st.s.OCI.Linux.MaskedPaths {
-		if fi, err := os.Lstat(path); err == nil { // the same kernel, so the same files in /proc
+		if fi, err := st.e.lstat(path); err == nil { // the same kernel, so the same files in /proc
 			p.mask(path, fi.IsDir())
 		}
 	}
 	for _, path := range st.s.OCI.Linux.ReadonlyPaths {
-		if _, err := os.Lstat(path); err == nil {
+		if _, err := st.e.lstat(path); err == nil {
 			p.protect(path)
 		}
 	}
@@ -133,7 +133,7 @@ func (st *starter) root(p *plan) (any, error) {
 	if len(st.s.Layers) == 1 && st.s.Layers[0].Map == isolation.MapNone {
 		return cloneTree(c, st.s.Layers[0].Path, "root", readonlyRoot)
 	}
-	lower, err := st.layers("root", st.s.Layers)
+	lower, err := st.layers(p, "root", st.s.Layers)
 	if err != nil {
 		return nil, err
 	}
@@ -142,15 +142,15 @@ func (st *starter) root(p *plan) (any, error) {
 
 // stack mounts one overlay stack.
 func (st *starter) stack(p *plan, s isolation.Stack) error {
-	lower, err := st.layers(s.Target, s.Lower)
+	lower, err := st.layers(p, s.Target, s.Lower)
 	if err != nil {
 		return err
 	}
-	upper, err := st.open(s.Target+" upper", s.Upper)
+	upper, err := st.open(p, s.Target+" upper", s.Upper)
 	if err != nil {
 		return err
 	}
-	work, err := st.open(s.Target+" work", s.Work)
+	work, err := st.open(p, s.Target+" work", s.Work)
 	if err != nil {
 		return err
 	}
@@ -166,14 +166,14 @@ func (st *starter) stack(p *plan, s isolation.Stack) error {
 }
 
 // layers opens the lower directories, idmapped where they hold other ids than the sandbox's.
-func (st *starter) layers(name string, layers []isolation.Layer) ([]fdPath, error) {
+func (st *starter) layers(p *plan, name string, layers []isolation.Layer) ([]fdPath, error) {
 	ids := st.s.IDs
 	var out []fdPath
 	for i, l := range layers {
 		label := name + " lower " + strconv.Itoa(i)
 		uid, gid := ids.MountMappings(l.Map, ids.Owner, ids.OwnerGroup)
 		if uid == nil {
-			dir, err := st.open(label, l.Path)
+			dir, err := st.open(p, label, l.Path)
 			if err != nil {
 				return nil, err
 			}
