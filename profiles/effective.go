@@ -52,8 +52,7 @@ func sorted[T cmp.Ordered](s []T) []T {
 // Validate checks an effective profile's values against each other. The error is an *Error without a source.
 func (p *Profile) Validate() error {
 	for _, k := range keys() {
-		_, isOptional := map[string]bool{"limits.disk": true, "limits.inodes": true}[k.path]
-		if !isOptional && k.kind.get(p) == nil {
+		if !k.maybe && k.kind.get(p) == nil {
 			return &Error{Key: k.path, Message: "is not set"}
 		}
 	}
@@ -95,14 +94,20 @@ func (e *Effective) Unsupported() error {
 			Reason: fmt.Sprintf("network %s (%s): this version has no egress gateway", e.Network.Mode, e.Origins["network.mode"]),
 			Remedy: "--network none"}
 	}
-	for path, asked := range map[string]bool{"limits.disk": e.Limits.Disk != nil, "limits.inodes": e.Limits.Inodes != nil} {
-		if asked && !slices.Contains(e.AllowWeaker, isolation.ControlDiskQuota) {
-			return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota,
-				Reason: fmt.Sprintf("%s (%s): this version has no disk quota", path, e.Origins[path]),
-				Remedy: "leave the limit out, or --allow-weaker disk_quota"}
-		}
+	path := ""
+	switch {
+	case slices.Contains(e.AllowWeaker, isolation.ControlDiskQuota):
+	case e.Limits.Disk != nil:
+		path = "limits.disk"
+	case e.Limits.Inodes != nil:
+		path = "limits.inodes"
 	}
-	return nil
+	if path == "" {
+		return nil
+	}
+	return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota,
+		Reason: fmt.Sprintf("%s (%s): this version has no disk quota", path, e.Origins[path]),
+		Remedy: "leave the limit out, or --allow-weaker disk_quota"}
 }
 
 // Vars returns the variables that pass_env and env give to a command, env winning; host is the caller's environment.

@@ -25,6 +25,7 @@ type key struct {
 	flag  string // without dashes; empty: no flag and no variable
 	short string
 	noEnv bool // several values do not fit into one variable
+	maybe bool // an effective profile need not have it
 	about string
 	kind  kind
 }
@@ -68,9 +69,9 @@ func limitKeys() []key {
 			kind: quantity(func(p *Profile) *quota.Bytes { return &p.Limits.Output }, quota.ParseBytes)},
 		{path: "limits.tmp", flag: "tmp-size", about: "size of /tmp; what is in it counts as memory",
 			kind: quantity(func(p *Profile) *quota.Bytes { return &p.Limits.Tmp }, quota.ParseBytes)},
-		{path: "limits.disk", flag: "disk", about: "bytes that the workspace and home may grow by; not available in this version",
+		{path: "limits.disk", flag: "disk", maybe: true, about: "bytes that the workspace and home may grow by; not available in this version",
 			kind: optional(func(p *Profile) **quota.Bytes { return &p.Limits.Disk }, quota.ParseBytes)},
-		{path: "limits.inodes", flag: "inodes", about: "files that may be added; not available in this version",
+		{path: "limits.inodes", flag: "inodes", maybe: true, about: "files that may be added; not available in this version",
 			kind: optional(func(p *Profile) **quota.Count { return &p.Limits.Inodes }, quota.ParseCount)},
 	}
 }

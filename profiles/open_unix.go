@@ -19,7 +19,7 @@ func openFile(path string, noFollow bool) (*os.File, error) {
 	}
 	f, err := os.OpenFile(path, flags, 0)
 	if noFollow && errors.Is(err, syscall.ELOOP) {
-		return nil, &Error{Source: path, Message: "is a symbolic link; in a workspace it must be a file"}
+		return nil, &Error{Source: path, Message: "is a symbolic link in the workspace, or into it; name the file itself"}
 	}
 	return f, err
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
 )
@@ -90,6 +91,9 @@ func soleMapping(source string, data []byte) (*yaml.Node, error) {
 	if len(data) > maxFile {
 		return nil, fail(0, "longer than %d bytes", maxFile)
 	}
+	if line := notText(data); line > 0 {
+		return nil, fail(line, "not UTF-8 text")
+	}
 	var doc, more yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	switch err := decoder.Decode(&doc); {
@@ -119,16 +123,35 @@ func soleMapping(source string, data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
-// yamlError takes the line out of yaml.v3's text, which is the only place where it is.
+// yamlError takes the line out of yaml.v3's text, which is the only place where it is. The text has none when it would
+// be the first, and its parser, unlike its scanner, counts from zero.
 func yamlError(err error) (line int, message string) {
 	message = strings.TrimPrefix(err.Error(), "yaml: ")
+	line = 1
 	if rest, ok := strings.CutPrefix(message, "line "); ok {
 		number, text, _ := strings.Cut(rest, ": ")
 		if n, err := strconv.Atoi(number); err == nil {
-			return n, "not YAML: " + text
+			line, message = n, text
+			if strings.HasPrefix(text, "did not find expected") {
+				line++
+			}
 		}
 	}
-	return 0, "not YAML: " + message
+	return line, "not YAML: " + message
+}
+
+// notText returns the line of the first byte that no text has, or 0.
+func notText(data []byte) (line int) {
+	line = 1
+	for i, r := range string(data) {
+		switch {
+		case r == '\n':
+			line++
+		case r == utf8.RuneError && !bytes.HasPrefix(data[i:], []byte("\uFFFD")), r < ' ' && r != '\t' && r != '\r', r == 0x7f:
+			return line
+		}
+	}
+	return 0
 }
 
 // selfContained refuses anchors, aliases, merge keys and explicit types: a policy says things where they stand, and

@@ -1,0 +1,203 @@
+package profiles
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// narrowerAndWider has, for every key, what the trusted side says, and what is narrower (or the same) and wider than it.
+// The texts are YAML values.
+var narrowerAndWider = map[string][3]string{
+	"engine":                  {"native", "", ""},
+	"rootfs":                  {"dir:/x", "dir:/x", "host"},
+	"user":                    {"1000", "1000", "1001"},
+	"network.mode":            {"allow", "none", "open"},
+	"network.allow":           {"[a, b]", "[a]", "[a, c]"},
+	"limits.cpus":             {"2", "1.5", "2.001"},
+	"limits.memory":           {"1g", "512m", "1025m"},
+	"limits.pids":             {"100", "99", "101"},
+	"limits.timeout":          {"10m", "599s", "601s"},
+	"limits.output":           {"1m", "1048575", "1048577"},
+	"limits.tmp":              {"1m", "512k", "2m"},
+	"limits.disk":             {"1g", "512m", "2g"},
+	"limits.inodes":           {"1000", "999", "1001"},
+	"controls.required":       {"[userns, seccomp]", "[seccomp, userns, fds]", "[userns]"},
+	"controls.wanted":         {"[userns]", "[userns, fds]", "[]"},
+	"controls.waivable":       {"[userns, fds]", "[fds]", "[userns, fds, idmap]"},
+	"allow_weaker":            {"[userns, fds]", "[fds]", "[userns, fds, idmap]"},
+	"env":                     {"{A: x}", "{A: x}", "{A: y}"},
+	"pass_env":                {"[A, B]", "[B]", "[C]"},
+	"mounts":                  {"[{source: /a, target: /x, readonly: false}]", "[{source: /a, target: /x}]", "[{source: /b, target: /x}]"},
+	"caches":                  {"[~/a, ~/b]", "[]", "[~/c]"},
+	"host_root.paths":         {"[/usr, /opt]", "[/usr]", "[/usr, /root]"},
+	"host_root.etc":           {"[a, b]", "[a]", "[shadow]"},
+	"gates.paths.mode":        {"block", "mandatory", "warn"},
+	"gates.paths.setuid":      {"warn", "block", "info"},
+	"gates.paths.devices":     {"warn", "block", "off"},
+	"gates.paths.links":       {"warn", "block", "info"},
+	"gates.paths.executables": {"info", "warn", "off"},
+	"gates.paths.watched":     {"[a]", "[a, b]", "[b]"},
+	"protected":               {"[a, b]", "[a, b, c]", "[a]"},
+	"promote":                 {"patch", "none", "apply"},
+}
+
+// yamlFor writes a file that sets one key.
+func yamlFor(path, value string) string {
+	text := ""
+	for i, part := range strings.Split(path, ".") {
+		text += "\n" + strings.Repeat("  ", i) + part + ":"
+	}
+	return text + " " + value + "\n"
+}
+
+func TestEveryKeyNarrowsAndNeverWidens(t *testing.T) {
+	for _, k := range keys() {
+		c, ok := narrowerAndWider[k.path]
+		if !ok {
+			t.Errorf("%s: no case", k.path)
+			continue
+		}
+		if c[1] == "" {
+			continue // one word only: nothing to narrow
+		}
+		with := func(text string) (*Effective, error) {
+			return Load(options(tree(t, map[string]string{"user/default.yaml": yamlFor(k.path, c[0]), "workspace/.caisson.yaml": text})))
+		}
+		e, err := with(yamlFor(k.path, c[1]))
+		if err != nil {
+			t.Errorf("%s: %s within %s: %v", k.path, c[1], c[0], err)
+		} else if !strings.Contains(e.Origins[k.path], WorkspaceFile+":") {
+			t.Errorf("%s comes from %s", k.path, e.Origins[k.path])
+		}
+		_, err = with(yamlFor(k.path, c[2]))
+		var mistake *Error
+		line := 1 + len(strings.Split(k.path, "."))
+		if !errors.As(err, &mistake) || mistake.Key != k.path || mistake.Line != line || filepath.Base(mistake.Source) != WorkspaceFile {
+			t.Errorf("%s: %s is wider than %s: %v, want line %d", k.path, c[2], c[0], err, line)
+		}
+	}
+}
+
+func TestDigestOfEngineNeedsNoCase(t *testing.T) {
+	if len(keys()) != len(narrowerAndWider) {
+		t.Errorf("%d keys, %d cases", len(keys()), len(narrowerAndWider))
+	}
+}
+
+func TestWorkspaceAddsWithDots(t *testing.T) {
+	root := tree(t, map[string]string{"workspace/.caisson.yaml": "controls: {required: ['...', disk_quota]}\nprotected: ['...', deploy/**]\nlimits: {disk: 1g}\n"})
+	e := load(t, options(root))
+	if n := len(e.Controls.Required); n != 21 || e.Limits.Disk == nil {
+		t.Errorf("%d controls required", n)
+	}
+}
+
+func TestWorkspaceTricks(t *testing.T) {
+	for name, c := range map[string]struct{ file, want string }{
+		"every mistake": {"limits: {memory: 9g}\nallow_weaker: [userns]\npass_env: [SECRET]\n", "allow_weaker: adds userns"},
+		"new variable":  {"env: {LD_PRELOAD: /workspace/x.so}\n", "env: sets LD_PRELOAD"},
+		"another base":  {"extends: build\n", ".caisson.yaml:1: extends: a profile inside the workspace cannot choose build"},
+		"gone base":     {"extends: nothing\n", "cannot choose nothing"},
+		"unknown key":   {"\nmemory: 1g\n", ".caisson.yaml:2: memory: unknown key"},
+		"empty":         {"", "empty"},
+		"too large":     {strings.Repeat("# \n", maxFile), "longer than"},
+		"gate off":      {"gates: {paths: {mode: off}}\n", "gates.paths.mode: says off, where the trusted side says block"},
+		"promote":       {"promote: apply\n", "promote: says apply"},
+		"unprotect":     {"controls: {required: []}\n", "controls.required: drops userns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Load(options(tree(t, map[string]string{"workspace/.caisson.yaml": c.file})))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v\nwant %s", err, c.want)
+			}
+		})
+	}
+	for name, file := range map[string]string{"nothing": "{}\n", "its own base": "extends: default\n", "a name": "name: theirs\ndescription: d\n"} {
+		e := load(t, options(tree(t, map[string]string{"workspace/.caisson.yaml": file})))
+		if e.Name != "default" || e.Digest != load(t, LoadOptions{}).Digest {
+			t.Errorf("%s: changed something", name)
+		}
+	}
+}
+
+// TestUsersWordIsLast: a flag within the trusted side's own policy is not narrowed away.
+func TestUsersWordIsLast(t *testing.T) {
+	root := tree(t, map[string]string{"workspace/.caisson.yaml": "limits: {memory: 1g, pids: 10}\n"})
+	o := options(root)
+	o.Flags = map[string][]string{"memory": {"4g"}}
+	if e := load(t, o); e.Limits.Memory.String() != "4g" || e.Limits.Pids != 10 {
+		t.Errorf("%+v", e.Limits)
+	}
+	o.Flags = map[string][]string{"memory": {"512m"}}
+	if _, err := Load(o); err == nil {
+		t.Error("the workspace said more than the flag, and nobody minded")
+	}
+}
+
+// TestFilesInTheWorkspaceAreUntrusted: however they are reached.
+func TestFilesInTheWorkspaceAreUntrusted(t *testing.T) {
+	root := tree(t, map[string]string{
+		"workspace/wide.yaml": "limits: {memory: 9g}\n", "workspace/narrow.yaml": "limits: {memory: 1g}\n",
+		"workspace/sub/build.yaml": "extends: build\n", "outside/wide.yaml": "limits: {memory: 9g}\n", "user/ok.yaml": "{}\n",
+	})
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Symlink(root+"/workspace", root+"/alias"))
+	must(os.Symlink(root+"/outside", root+"/workspace/out"))
+	must(os.Symlink(root+"/workspace/wide.yaml", root+"/user/linked.yaml"))
+	t.Chdir(root + "/workspace")
+	for name, change := range map[string]func(o *LoadOptions){
+		"by its path":          func(o *LoadOptions) { o.File = root + "/workspace/wide.yaml" },
+		"by a relative path":   func(o *LoadOptions) { o.File = "./wide.yaml" },
+		"through an alias":     func(o *LoadOptions) { o.File = root + "/alias/wide.yaml" },
+		"through its own link": func(o *LoadOptions) { o.File = root + "/workspace/out/wide.yaml" },
+		"workspace by alias":   func(o *LoadOptions) { o.File, o.Workspace = root+"/workspace/wide.yaml", root+"/alias" },
+		"link in the user dir": func(o *LoadOptions) { o.Name = "linked" },
+		"user dir inside":      func(o *LoadOptions) { o.Name, o.UserDir = "wide", root+"/workspace" },
+		"extends":              func(o *LoadOptions) { o.File = root + "/workspace/sub/build.yaml" },
+	} {
+		o := options(root)
+		change(&o)
+		if _, err := Load(o); err == nil || !strings.Contains(err.Error(), "the workspace") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	o := options(root)
+	o.File = root + "/workspace/narrow.yaml"
+	if e := load(t, o); e.Limits.Memory.String() != "1g" || e.Name != "default" {
+		t.Errorf("%s %+v", e.Name, e.Limits)
+	}
+	o.File, o.Name = root+"/workspace/sub/build.yaml", "build" // the user chose the base, so the file may say so
+	load(t, o)
+	o.File, o.Name = root+"/outside/wide.yaml", ""
+	load(t, o)
+}
+
+func TestWorkspaceFileMustBeAPlainFile(t *testing.T) {
+	for name, make := range map[string]func(path string) error{
+		"link":      func(path string) error { return os.Symlink("/etc/hostname", path) },
+		"loose end": func(path string) error { return os.Symlink("/nowhere", path) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o755) },
+		"fifo":      func(path string) error { return syscall.Mkfifo(path, 0o644) },
+		"device":    func(path string) error { return os.Symlink("/dev/zero", path) },
+	} {
+		root := tree(t, map[string]string{"workspace/x": ""})
+		if err := make(filepath.Join(root, "workspace", WorkspaceFile)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(options(root)); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	o := options(tree(t, map[string]string{"workspace": "a file"}))
+	load(t, o) // that the workspace is no directory is runner's to say
+	o.Workspace += "/gone"
+	load(t, o)
+}
