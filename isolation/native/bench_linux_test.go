@@ -2,29 +2,38 @@ package native
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/quota"
 )
 
-// BenchmarkStart measures a whole sandbox: made, one command run, closed. It reports the points in between.
+// BenchmarkStart measures a whole sandbox: cgroups made, started, one command run, closed and clean. It reports the
+// points in between.
 func BenchmarkStart(b *testing.B) {
 	e := testEngine(b)
 	s := testSpec(b)
+	c, err := quota.Probe()
+	testenv.Need(b, "cgroups", err)
 	var running, seen, closed []time.Duration
 	for b.Loop() {
 		b.StopTimer()
 		prepare(b, s)
 		b.StartTimer()
 		t := time.Now()
+		g, step := benchGroup(b, c, s)
 		box, err := e.Start(b.Context(), s)
 		if err != nil {
 			b.Fatal(err)
 		}
-		x, err := box.Exec(b.Context(), trueProcess())
+		p := trueProcess()
+		p.Cgroup = step
+		x, err := box.Exec(b.Context(), p)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -33,7 +42,7 @@ func BenchmarkStart(b *testing.B) {
 			b.Fatal(err)
 		}
 		seen = append(seen, time.Since(t))
-		if err := box.Close(context.Background()); err != nil {
+		if err := errors.Join(box.Close(context.Background()), g.Remove(context.Background())); err != nil {
 			b.Fatal(err)
 		}
 		closed = append(closed, time.Since(t))
@@ -43,13 +52,38 @@ func BenchmarkStart(b *testing.B) {
 	report(b, "closed", closed)
 }
 
+func benchGroup(b *testing.B, c *quota.Cgroups, s *isolation.Spec) (*quota.Group, *quota.Leaf) {
+	b.Helper()
+	g, err := c.New(s.ID, testLimits)
+	if err != nil {
+		b.Fatal(err)
+	}
+	init, err := g.Leaf("init", nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	step, err := g.Leaf("step-1", &testLimits)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.Cgroup, s.Init, s.Weaker = g, init, nil
+	return g, step
+}
+
 // BenchmarkExec measures a command in a sandbox that lives.
 func BenchmarkExec(b *testing.B) {
-	box := startBox(b, testEngine(b), testSpec(b))
+	s := withCgroup(b, testSpec(b))
+	step, err := s.Cgroup.Leaf("step-1", &testLimits)
+	if err != nil {
+		b.Fatal(err)
+	}
+	box := startBox(b, testEngine(b), s)
 	var d []time.Duration
 	for b.Loop() {
 		t := time.Now()
-		x, err := box.Exec(b.Context(), trueProcess())
+		p := trueProcess()
+		p.Cgroup = step
+		x, err := box.Exec(b.Context(), p)
 		if err != nil {
 			b.Fatal(err)
 		}

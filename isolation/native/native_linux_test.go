@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -74,13 +75,42 @@ func stack(t testing.TB, ids isolation.IDs, target string) isolation.Stack {
 		Lower: []isolation.Layer{{Path: filepath.Join(dir, "lower"), Map: isolation.MapOwner}}}
 }
 
+// testLimits are small enough to be hit in a test.
+var testLimits = quota.Limits{CPUs: 2 * quota.CPU, Memory: 256 << 20, Pids: 128, Tmp: 64 << 20}
+
+// withCgroup gives a spec a group of its own; the test fails or skips where there can be none.
+func withCgroup(t testing.TB, s *isolation.Spec) *isolation.Spec {
+	t.Helper()
+	c, err := quota.Probe()
+	testenv.Need(t, "cgroups", err)
+	g, err := c.New(s.ID, testLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := c.Cleanup(); err != nil {
+			t.Log(err)
+		}
+	})
+	leaf, err := g.Leaf("init", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Cgroup, s.Init, s.Weaker = g, leaf, nil
+	return s
+}
+
 func testSpec(t testing.TB) *isolation.Spec {
 	t.Helper()
 	ids := testIDs()
+	name := strings.NewReplacer("/", "-", "#", "-").Replace(strings.ToLower(t.Name()))
 	s, err := isolation.Build(isolation.BuildOptions{
-		ID: "test-" + strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-"), Hostname: "caisson", Root: skeleton(t),
+		ID: fmt.Sprintf("test-%s-%d", name, os.Getpid()), Hostname: "caisson", Root: skeleton(t),
 		Stacks: []isolation.Stack{stack(t, ids, "/workspace"), stack(t, ids, "/home/user")},
-		IDs:    ids, Limits: quota.Limits{Tmp: 64 << 20}, Weaker: []isolation.Control{isolation.ControlCgroups},
+		IDs:    ids, Limits: testLimits, Weaker: []isolation.Control{isolation.ControlCgroups},
 		Seccomp: testFilter, Args: []string{"true"}, UID: 1000, GID: 1000,
 	})
 	if err != nil {
