@@ -71,6 +71,7 @@ func stack(t testing.TB, ids isolation.IDs, target string) isolation.Stack {
 	if err := os.Chown(filepath.Join(dir, "upper"), int(uid), int(gid)); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "work", "work"), 0o700) }) // overlay made it with no mode; unprivileged that matters
 	return isolation.Stack{Target: target, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work"),
 		Lower: []isolation.Layer{{Path: filepath.Join(dir, "lower"), Map: isolation.MapOwner}}}
 }
