@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -29,17 +30,16 @@ func DefaultHostList() HostList {
 		Etc: []string{
 			// the dynamic linker, alternatives, certificates
 			"ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives",
-			"ssl/certs", "ssl/openssl.cnf", "ca-certificates", "ca-certificates.conf",
-			"pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted", "crypto-policies",
+			"ssl/certs", "ssl/openssl.cnf", "ca-certificates.conf", "crypto-policies",
+			"pki/tls/certs", "pki/tls/cert.pem", "pki/tls/openssl.cnf", "pki/ca-trust/extracted",
 			// names and numbers
 			"protocols", "services", "rpc", "networks", "ethertypes", "host.conf", "gai.conf",
-			"mime.types", "magic", "magic.mime", "os-release", "*-release", "debian_version", "issue.net",
-			// language, time, terminal, shells
-			"localtime", "timezone", "locale.alias", "locale.conf", "locale.gen", "default/locale", "terminfo",
+			"mime.types", "magic", "magic.mime", "os-release", "*-release", "debian_version",
+			// language, time, shells
+			"localtime", "timezone", "locale.alias", "locale.conf", "locale.gen", "default/locale",
 			"bash.bashrc", "bashrc", "profile", "inputrc", "shells", "login.defs", "papersize",
-			// tools that keep their defaults here
-			"fonts", "xml", "sgml", "groff", "manpath.config", "perl", "python3*", "java-*", "jvm-*",
-			"R", "php", "ImageMagick-*", "OpenCL", "vulkan", "glvnd", "mke2fs.conf",
+			// tools that do not work without
+			"fonts", "xml", "java-*", "R", "php", "ImageMagick-*", "mke2fs.conf",
 		},
 	}
 }
@@ -69,10 +69,13 @@ type host struct {
 	paths []string
 	seen  map[string]bool
 	out   Root
+
+	behind map[string]bool // directories, by whether a link leads to them
+	etc    []string        // the names in /etc
 }
 
 func hostAt(root string, l HostList) (Root, error) {
-	h := &host{root: root, seen: map[string]bool{}, out: Root{Kind: KindHost}}
+	h := &host{root: root, seen: map[string]bool{}, behind: map[string]bool{}, out: Root{Kind: KindHost}}
 	for _, p := range l.Paths {
 		if err := checkPath(p); err != nil {
 			return Root{}, err
@@ -141,7 +144,7 @@ func (h *host) add(p string) error {
 	if err != nil {
 		return fmt.Errorf("host root: %w", err)
 	}
-	if real, err := h.resolve(path.Dir(p)); err != nil || real != path.Dir(p) {
+	if h.behindLink(path.Dir(p)) {
 		h.skip(p, "its directory is reached through a link")
 		return nil
 	}
@@ -158,6 +161,17 @@ func (h *host) add(p string) error {
 		h.out.Binds = append(h.out.Binds, Bind{Source: name, Target: p})
 	}
 	return nil
+}
+
+// behindLink says whether a link is part of the path of dir.
+func (h *host) behindLink(dir string) bool {
+	behind, known := h.behind[dir]
+	if !known {
+		real, err := h.resolve(dir)
+		behind = err != nil || real != dir
+		h.behind[dir] = behind
+	}
+	return behind
 }
 
 // addLink shows a link that ends inside what the list shows.
@@ -207,16 +221,15 @@ func (h *host) addEtc(patterns []string) error {
 		if literal && generated(p) {
 			return fmt.Errorf("host root: etc: %s is made by caisson, the host's is never shown", p)
 		}
-		matches, err := filepath.Glob(filepath.Join(h.root, "etc", p))
+		if literal {
+			names = append(names, p)
+			continue
+		}
+		matches, err := h.glob(p)
 		if err != nil {
 			return fmt.Errorf("host root: etc: %q: %w", p, err)
 		}
-		for _, m := range matches {
-			rel, err := filepath.Rel(filepath.Join(h.root, "etc"), m)
-			if err == nil && !secret(rel) && !generated(rel) {
-				names = append(names, rel)
-			}
-		}
+		names = append(names, matches...)
 	}
 	slices.Sort(names)
 	for _, n := range slices.Compact(names) {
@@ -225,6 +238,42 @@ func (h *host) addEtc(patterns []string) error {
 		}
 	}
 	return nil
+}
+
+// glob returns the names below /etc that match and may be shown. /etc itself is read once.
+func (h *host) glob(pattern string) ([]string, error) {
+	top := filepath.Join(h.root, "etc")
+	if h.etc == nil {
+		d, err := os.Open(top)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer d.Close()
+		if h.etc, err = d.Readdirnames(-1); err != nil {
+			return nil, err
+		}
+	}
+	names := slices.Clone(h.etc)
+	if strings.Contains(pattern, "/") {
+		matches, err := filepath.Glob(filepath.Join(top, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for i, m := range matches {
+			matches[i] = strings.TrimPrefix(m, top+"/")
+		}
+		names = matches
+	}
+	var err error
+	names = slices.DeleteFunc(names, func(n string) bool {
+		ok, bad := path.Match(pattern, n)
+		err = cmp.Or(err, bad)
+		return !ok || secret(n) || generated(n)
+	})
+	return names, err
 }
 
 func secret(rel string) bool {

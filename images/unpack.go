@@ -76,7 +76,7 @@ func unpack(r io.Reader, dir string, l limits) error {
 			return fmt.Errorf("not a tar archive, or a damaged one: %w", err)
 		}
 		if err := u.add(h, t); err != nil {
-			return fmt.Errorf("entry %q: %w", h.Name, err)
+			return fmt.Errorf("entry %.200q: %w", h.Name, err)
 		}
 	}
 	if err := u.plausible(); err != nil {
