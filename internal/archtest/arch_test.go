@@ -1,0 +1,178 @@
+// Package archtest holds the repository to its architecture: who may import whom, and how large things may get. It parses
+// the files itself instead of asking the go command, so that it sees every system's files, and so that the test cache
+// knows when one has changed.
+package archtest
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/caisson-dev/caisson/images"
+	"github.com/caisson-dev/caisson/profiles"
+)
+
+// ours is the architecture. Siblings share plain data and never each other; runner alone knows the order.
+var ours = rules{
+	module: "github.com/caisson-dev/caisson",
+	imports: map[string][]string{
+		"quota":    nil,
+		"gates":    nil,
+		"images":   nil,
+		"profiles": {"gates", "isolation", "quota"}, // types and validation only
+
+		"isolation":         {"quota"}, // plain types only
+		"isolation/seccomp": nil,
+		"isolation/native":  {"isolation", "isolation/seccomp", "quota"},
+
+		// The suite that every engine passes, and the program that tries to get out.
+		"isolation/isolationtest":         {"isolation", "isolation/isolationtest/hostile", "isolation/seccomp", "quota", "internal/leaktest", "internal/testenv"},
+		"isolation/isolationtest/hostile": nil,
+
+		"runner":                           {"gates", "images", "isolation", "profiles", "quota", "runner/flock", "runner/logfile", "runner/pump", "runner/snapshot"},
+		"runner/flock":                     nil,
+		"runner/logfile":                   nil,
+		"runner/pump":                      nil,
+		"runner/journaltest":               {"runner"}, // the suite that every journal passes
+		"runner/store":                     {"runner", "runner/flock"},
+		"runner/snapshot":                  {"runner/snapshot/internal/beneath"},
+		"runner/snapshot/internal/beneath": nil,
+
+		"cmd/caisson":     {"*"}, // wires everything
+		"cmd/vmtest":      {"cmd/vmtest/wire"},
+		"cmd/vmtest/init": {"cmd/vmtest/wire"},
+		"cmd/vmtest/wire": nil,
+
+		"internal/archtest":       nil,
+		"internal/leaktest":       {"internal/testenv"},
+		"internal/leaktest/leaks": {"internal/leaktest"},
+		"internal/testenv":        nil,
+	},
+	tests: map[string][]string{
+		"":                  {"internal/leaktest", "internal/testenv"},
+		"internal/archtest": {"images", "profiles"},
+		"isolation/native":  {"isolation/isolationtest", "isolation/isolationtest/hostile"},
+		"runner":            {"isolation/native", "runner/journaltest", "runner/store"},
+		"runner/store":      {"runner/journaltest"},
+	},
+	importers: map[string][]string{
+		"database/sql":                     {"runner/store"},
+		"modernc.org/sqlite":               {"runner/store"},
+		"github.com/spf13/viper":           {"profiles"},
+		"github.com/spf13/cobra":           {"cmd/caisson"},
+		"github.com/containerd/cgroups":    {"quota"},
+		"github.com/moby/profiles/seccomp": {"isolation/seccomp"},
+		// Libraries do not log: they return errors, and whoever knows the task says it once.
+		"log": {"cmd/caisson", "cmd/vmtest", "cmd/vmtest/init"},
+	},
+	functionLines: 60, parameters: 5, fileLines: 400, files: 12,
+	exceptions: []exception{
+		{"files", "cmd/caisson", "one file per command"},
+	},
+}
+
+func TestArchitecture(t *testing.T) {
+	found, err := check(os.DirFS("../.."), ours)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range found {
+		t.Error(v)
+	}
+}
+
+// TestHostListIsTheProfiles: what rootfs host shows is profile data, and images has the same for use without profiles.
+func TestHostListIsTheProfiles(t *testing.T) {
+	e, err := profiles.Load(profiles.LoadOptions{Name: "default"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := images.DefaultHostList()
+	if !slices.Equal(e.HostRoot.Paths, want.Paths) || !slices.Equal(e.HostRoot.Etc, want.Etc) {
+		t.Errorf("builtin/default.yaml has %+v\nimages.DefaultHostList has %+v", e.HostRoot, want)
+	}
+}
+
+// TestCheckerTurnsRed breaks every rule once, in a repository of three packages.
+func TestCheckerTurnsRed(t *testing.T) {
+	r := rules{
+		module:  "m",
+		imports: map[string][]string{"low": nil, "high": {"low"}, "store": nil},
+		tests:   map[string][]string{"": {"kit"}, "low": {"high"}}, importers: map[string][]string{"database/sql": {"store"}},
+		functionLines: 3, parameters: 2, fileLines: 9, files: 1,
+	}
+	good := map[string]string{
+		"low/a.go":      "// Package low is low.\npackage low\n\nfunc F(a, b int) {}\n",
+		"low/a_test.go": "package low\n\nimport (\n\t_ \"m/high\"\n\t_ \"m/kit\"\n\t\"time\"\n)\n\nfunc g(a, b, c int) {\n\ttime.Sleep(1)\n\n\n\n}\n",
+		"high/a.go":     "// Package high is high.\npackage high\n\nimport _ \"m/low\"\n",
+		"store/a.go":    "// Package store stores.\npackage store\n\nimport _ \"database/sql/driver\"\n",
+		// not the repository's own Go
+		"low/gen.go":        "//go:build ignore\n\npackage main\n\nimport _ \"m/high\"\n",
+		"low/testdata/x.go": "package x\n\nimport _ \"m/high\"\n", ".ci/x.go": "package x\n",
+		"examples/go/go.mod": "module x\n", "examples/go/main.go": "package main\n",
+	}
+	cases := map[string]struct {
+		file, content string
+		want          string
+	}{
+		"nothing":          {"high/README", "", ""},
+		"upwards":          {"low/a.go", "// Package low is low.\npackage low\n\nimport _ \"m/high\"\n", "low/a.go: imports: low may not import high"},
+		"under a tag":      {"low/a.go", "//go:build plan9\n\n// Package low is low.\npackage low\n\nimport _ \"m/high\"\n", "low/a.go: imports: low may not import high"},
+		"in a test":        {"high/a_test.go", "package high_test\n\nimport (\n\t_ \"m/high\"\n\t_ \"m/store\"\n)\n", "high/a_test.go: imports: high may not import store"},
+		"unknown package":  {"new/a.go", "// Package x is new.\npackage x\n", "new: imports: is not in the table"},
+		"sole importer":    {"high/a.go", "// Package high is high.\npackage high\n\nimport _ \"database/sql\"\n", "high/a.go: importers: only store may import database/sql"},
+		"no comment":       {"low/a.go", "// Copyright\n\npackage low\n", "low: comment: has no package comment"},
+		"too many files":   {"low/b.go", "package low\n", "low: files: has 2 files"},
+		"long file":        {"low/a.go", "// Package low is low.\npackage low\n" + strings.Repeat("\n", 8), "low/a.go: lines: has 10 lines"},
+		"long function":    {"low/a.go", "// Package low is low.\npackage low\n\nfunc F() {\n\n\n}\n", "low/a.go:F: function: has 4 lines"},
+		"long literal":     {"low/a.go", "// Package low is low.\npackage low\n\nvar f = func() {\n\n\n}\n", "low/a.go: function: has 4 lines"},
+		"many parameters":  {"low/a.go", "// Package low is low.\npackage low\n\ntype T int\n\nfunc (t T) F(a, b int, _ string) {}\n", "low/a.go:F: parameters: has 3 parameters"},
+		"sleep":            {"low/a.go", "// Package low is low.\npackage low\n\nimport \"time\"\n\nfunc F() { time.Sleep(1) }\n", "low/a.go:F: sleep:"},
+		"renamed sleep":    {"low/a.go", "// Package low is low.\npackage low\n\nimport zz \"time\"\n\nvar f = zz.Sleep\n", "low/a.go: sleep:"},
+		"does not compile": {"low/a.go", "package low {\n", "error: low/a.go"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			repo := fstest.MapFS{}
+			for file, content := range good {
+				repo[file] = &fstest.MapFile{Data: []byte(content)}
+			}
+			repo[c.file] = &fstest.MapFile{Data: []byte(c.content)}
+			expect(t, repo, r, c.want)
+		})
+	}
+}
+
+// TestCheckerKnowsItsExceptions: one that is used is quiet, one that is not, or has no reason, is not.
+func TestCheckerKnowsItsExceptions(t *testing.T) {
+	repo := fstest.MapFS{"low/a.go": {Data: []byte("// Package low is low.\npackage low\n\nfunc F() {\n\n\n}\n")}}
+	r := rules{module: "m", imports: map[string][]string{"low": nil}, functionLines: 3, parameters: 2, fileLines: 9, files: 1}
+	r.exceptions = []exception{{"function", "low/a.go:F", "a table"}}
+	expect(t, repo, r, "")
+	r.exceptions = []exception{{"function", "low/a.go:F", ""}}
+	expect(t, repo, r, "low/a.go:F: exception: has no reason")
+	r.exceptions = []exception{{"function", "low/a.go:F", "a table"}, {"lines", "low/a.go", "a list"}}
+	expect(t, repo, r, "low/a.go: exception: is not needed any more for lines")
+	r.exceptions, r.functionLines = nil, 9
+	r.imports = map[string][]string{"low": nil, "gone": nil}
+	expect(t, repo, r, "gone: imports: is in the table and nowhere else")
+	expect(t, fstest.MapFS{}, r, "error: no Go files")
+}
+
+// expect checks repo and wants one violation, or an error, that begins like want; or nothing at all.
+func expect(t *testing.T, repo fstest.MapFS, r rules, want string) {
+	t.Helper()
+	found, err := check(repo, r)
+	var got []string
+	if err != nil {
+		got = append(got, "error: "+err.Error())
+	}
+	for _, v := range found {
+		got = append(got, v.String())
+	}
+	if want == "" && len(got) > 0 || want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], want)) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
