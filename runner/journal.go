@@ -39,9 +39,12 @@ type Journal interface {
 	Task(ctx context.Context, id string) (TaskRecord, error)
 	// Tasks lists a feature's, oldest first.
 	Tasks(ctx context.Context, featureID string) ([]TaskRecord, error)
-	// Unfinished is the one query of a start: features with a live task, or half removed.
+	// Unfinished is what a start asks: features with a live task (Last), half removed, or half promoted.
 	Unfinished(ctx context.Context) ([]FeatureRecord, error)
 
+	// Promoting notes that a promotion outside of any task begins, or that it has ended: meanwhile Unfinished lists the
+	// feature. ErrNotFound.
+	Promoting(ctx context.Context, featureID string, on bool) error
 	// Retire marks a feature as being removed: it is no longer found by name, and its name is free. ErrNotFound.
 	Retire(ctx context.Context, featureID string) error
 	// Forget deletes a feature, its tasks and steps; the audit trail stays. No error when there is none.
@@ -74,6 +77,7 @@ type FeatureRecord struct {
 	Labels    map[string]string
 	Created   time.Time
 	Retired   bool        // being removed
+	Promoting bool        // being promoted outside of any task
 	Last      *TaskRecord // newest task; only in lists
 }
 
@@ -85,6 +89,7 @@ type TaskRecord struct {
 	Steps         []StepRecord
 	Profile       json.RawMessage // the effective profile it ran under
 	ProfileDigest string
+	Remove        bool            // the feature goes with the task's end
 	Result        json.RawMessage // a Result; nil until the task has ended
 	Created       time.Time
 	Updated       time.Time // of the last transition

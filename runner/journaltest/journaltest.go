@@ -28,6 +28,7 @@ func Run(t *testing.T, open func(t *testing.T) runner.Journal) {
 		"Unfinished":     unfinished,
 		"RetireForget":   retireForget,
 		"RetireWithMove": retireWithMove,
+		"Promoting":      promoting,
 		"Audit":          audit,
 		"Hostile":        hostile,
 	}
@@ -55,7 +56,7 @@ func submission(n int) runner.Submission {
 }
 
 func task(id string) runner.TaskRecord {
-	return runner.TaskRecord{ID: id, Profile: json.RawMessage(`{"name":"default"}`), ProfileDigest: "sha256:00",
+	return runner.TaskRecord{ID: id, Remove: true, Profile: json.RawMessage(`{"name":"default"}`), ProfileDigest: "sha256:00",
 		Steps: []runner.StepRecord{{N: 1, Args: []string{"true"}}, {N: 2, Args: []string{"echo", "a b"}}}}
 }
 
@@ -99,7 +100,7 @@ func life(t *testing.T, j runner.Journal) {
 	if got.State != runner.StateSucceeded || string(got.Result) != `{"verdict":"ok"}` || got.FeatureID != s.Feature.ID {
 		t.Fatalf("%+v", got)
 	}
-	if string(got.Profile) != `{"name":"default"}` || got.ProfileDigest != "sha256:00" || got.Updated.Before(got.Created) {
+	if string(got.Profile) != `{"name":"default"}` || got.ProfileDigest != "sha256:00" || !got.Remove || got.Updated.Before(got.Created) {
 		t.Fatalf("%+v", got)
 	}
 	if len(got.Steps) != 2 || got.Steps[0].State != runner.StepNotStarted || !slices.Equal(got.Steps[1].Args, []string{"echo", "a b"}) {
@@ -397,6 +398,22 @@ func retireWithMove(t *testing.T, j runner.Journal) {
 	if len(list) != 1 || !list[0].Retired {
 		t.Fatalf("%+v", list)
 	}
+}
+
+func promoting(t *testing.T, j runner.Journal) {
+	s := add(t, j, 1)
+	walk(t, j, s.Task.ID, runner.StateQueued, runner.StateCancelled)
+	must(t, j.Promoting(t.Context(), s.Feature.ID, true))
+	list, err := j.Unfinished(t.Context())
+	must(t, err)
+	if len(list) != 1 || !list[0].Promoting || list[0].Retired {
+		t.Fatalf("%+v", list)
+	}
+	must(t, j.Promoting(t.Context(), s.Feature.ID, false))
+	if list, err := j.Unfinished(t.Context()); err != nil || len(list) != 0 {
+		t.Fatalf("%+v %v", list, err)
+	}
+	wantErr(t, j.Promoting(t.Context(), "nobody", true), runner.ErrNotFound)
 }
 
 func audit(t *testing.T, j runner.Journal) {

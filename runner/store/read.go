@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	featureColumns = "f.id, f.name, f.workspace, f.idx, f.direct, f.labels, f.created, f.retired"
-	taskColumns    = "t.id, t.feature, t.state, t.profile, t.profile_digest, t.result, t.created, t.updated"
+	featureColumns = "f.id, f.name, f.workspace, f.idx, f.direct, f.labels, f.created, f.retired, f.promoting"
+	taskColumns    = "t.id, t.feature, t.state, t.profile, t.profile_digest, t.remove, t.result, t.created, t.updated"
 	live           = "t.state IN ('queued', 'preparing', 'running', 'paused', 'sealing', 'validating', 'promoting')"
 )
 
@@ -28,7 +28,7 @@ type featureRow struct {
 }
 
 func (r *featureRow) into() []any {
-	return []any{&r.f.ID, &r.f.Name, &r.f.Workspace, &r.f.Index, &r.f.Direct, &r.labels, &r.created, &r.f.Retired}
+	return []any{&r.f.ID, &r.f.Name, &r.f.Workspace, &r.f.Index, &r.f.Direct, &r.labels, &r.created, &r.f.Retired, &r.f.Promoting}
 }
 
 func (r *featureRow) record() (runner.FeatureRecord, error) {
@@ -42,10 +42,11 @@ func (r *featureRow) record() (runner.FeatureRecord, error) {
 type taskRow struct {
 	id, feature, state, profile, digest, result sql.NullString
 	created, updated                            sql.NullInt64
+	remove                                      sql.NullBool
 }
 
 func (r *taskRow) into() []any {
-	return []any{&r.id, &r.feature, &r.state, &r.profile, &r.digest, &r.result, &r.created, &r.updated}
+	return []any{&r.id, &r.feature, &r.state, &r.profile, &r.digest, &r.remove, &r.result, &r.created, &r.updated}
 }
 
 func (r *taskRow) record() *runner.TaskRecord {
@@ -54,7 +55,7 @@ func (r *taskRow) record() *runner.TaskRecord {
 	}
 	t := &runner.TaskRecord{
 		ID: r.id.String, FeatureID: r.feature.String, State: runner.State(r.state.String),
-		Profile: json.RawMessage(r.profile.String), ProfileDigest: r.digest.String,
+		Profile: json.RawMessage(r.profile.String), ProfileDigest: r.digest.String, Remove: r.remove.Bool,
 		Created: time.Unix(0, r.created.Int64), Updated: time.Unix(0, r.updated.Int64),
 	}
 	if r.result.Valid {
@@ -107,17 +108,17 @@ func (s *Store) features(ctx context.Context, where string, args ...any) ([]runn
 	return list, s.withSteps(ctx, list)
 }
 
-// Unfinished lists features with a live task, and those that are being removed.
+// Unfinished lists features with a live task, and those that are being removed or promoted.
 func (s *Store) Unfinished(ctx context.Context) ([]runner.FeatureRecord, error) {
 	list, err := s.join(ctx, "JOIN tasks t ON t.feature = f.id AND "+live)
 	if err != nil {
 		return nil, failure(err)
 	}
-	retired, err := s.join(ctx, "LEFT JOIN tasks t ON 0 WHERE f.retired = 1")
+	half, err := s.join(ctx, "LEFT JOIN tasks t ON 0 WHERE f.retired = 1 OR f.promoting = 1")
 	if err != nil {
 		return nil, failure(err)
 	}
-	list = append(list, retired...)
+	list = append(list, half...)
 	return list, failure(s.withSteps(ctx, list))
 }
 

@@ -67,12 +67,12 @@ func TestTriggers(t *testing.T) {
 		"UPDATE tasks SET state = 'queued'",
 		"UPDATE tasks SET state = 'nonsense'",
 		"UPDATE steps SET state = 'done'",
-		"INSERT INTO tasks (id, feature, state, profile, profile_digest, created, updated) VALUES ('u', 'f', 'running', '', '', 0, 0)",
+		"INSERT INTO tasks (id, feature, state, profile, profile_digest, remove, created, updated) VALUES ('u', 'f', 'running', '', '', 0, 0, 0)",
 		"INSERT INTO steps VALUES ('t', 2, 'done', '[]')",
 		"UPDATE audit SET cause = 'nothing happened'",
 		"DELETE FROM audit",
 		"DELETE FROM transitions",
-		"INSERT INTO tasks (id, feature, state, profile, profile_digest, created, updated) VALUES ('u', 'nobody', 'queued', '', '', 0, 0)",
+		"INSERT INTO tasks (id, feature, state, profile, profile_digest, remove, created, updated) VALUES ('u', 'nobody', 'queued', '', '', 0, 0, 0)",
 	} {
 		if _, err := s.db.Exec(q); err == nil {
 			t.Errorf("allowed: %s", q)

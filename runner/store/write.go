@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -66,9 +67,9 @@ func room(ctx context.Context, tx *sql.Tx, sub *runner.Submission) error {
 
 func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now time.Time) error {
 	t := &sub.Task
-	_, err := tx.ExecContext(ctx, `INSERT INTO tasks (id, feature, state, profile, profile_digest, created, updated)
-		VALUES (?, ?, 'queued', ?, ?, ?, ?)`,
-		t.ID, sub.Feature.ID, string(t.Profile), t.ProfileDigest, now.UnixNano(), now.UnixNano())
+	_, err := tx.ExecContext(ctx, `INSERT INTO tasks (id, feature, state, profile, profile_digest, remove, created, updated)
+		VALUES (?, ?, 'queued', ?, ?, ?, ?, ?)`,
+		t.ID, sub.Feature.ID, string(t.Profile), t.ProfileDigest, t.Remove, now.UnixNano(), now.UnixNano())
 	if err != nil {
 		return err
 	}
@@ -151,20 +152,33 @@ func changed(res sql.Result, err error) error {
 	return err
 }
 
+// Promoting notes a promotion outside of any task.
+func (s *Store) Promoting(ctx context.Context, id string, on bool) error {
+	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+		return update(ctx, tx, id, "UPDATE features SET promoting = ? WHERE id = ?", on, id)
+	}))
+}
+
 // Retire marks a feature as being removed.
 func (s *Store) Retire(ctx context.Context, id string) error {
 	return failure(s.tx(ctx, func(tx *sql.Tx) error { return retire(ctx, tx, id, time.Now()) }))
 }
 
 func retire(ctx context.Context, tx *sql.Tx, id string, now time.Time) error {
-	res, err := tx.ExecContext(ctx, "UPDATE features SET retired = 1 WHERE id = ?", id)
-	if err != nil {
+	if err := update(ctx, tx, id, "UPDATE features SET retired = 1 WHERE id = ?", id); err != nil {
 		return err
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 {
-		return fmt.Errorf("feature %s: %w", id, runner.ErrNotFound)
-	}
 	return note(ctx, tx, runner.AuditRecord{At: now, FeatureID: id, Event: "remove"})
+}
+
+func update(ctx context.Context, tx *sql.Tx, id, query string, args ...any) error {
+	res, err := tx.ExecContext(ctx, query, args...)
+	if err := changed(res, err); errors.Is(err, runner.ErrStale) {
+		return fmt.Errorf("feature %s: %w", id, runner.ErrNotFound)
+	} else if err != nil {
+		return err
+	}
+	return nil
 }
 
 // Forget deletes a feature and its tasks.

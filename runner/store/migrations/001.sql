@@ -14,10 +14,11 @@ CREATE TABLE features (
 	direct    INTEGER NOT NULL,                         -- owner mapped directly: no idmapped mounts
 	labels    TEXT,                                     -- JSON object
 	created   INTEGER NOT NULL,                         -- nanoseconds since 1970, as every time here
-	retired   INTEGER NOT NULL DEFAULT 0
+	retired   INTEGER NOT NULL DEFAULT 0,
+	promoting INTEGER NOT NULL DEFAULT 0
 );
 CREATE UNIQUE INDEX features_name ON features (name) WHERE retired = 0;
-CREATE INDEX features_retired ON features (id) WHERE retired = 1;
+CREATE INDEX features_unfinished ON features (id) WHERE retired = 1 OR promoting = 1;
 
 CREATE TABLE tasks (
 	seq            INTEGER PRIMARY KEY, -- order of submission
@@ -26,6 +27,7 @@ CREATE TABLE tasks (
 	state          TEXT NOT NULL,
 	profile        TEXT NOT NULL, -- JSON, effective
 	profile_digest TEXT NOT NULL,
+	remove         INTEGER NOT NULL, -- --rm
 	result         TEXT,          -- JSON
 	created        INTEGER NOT NULL,
 	updated        INTEGER NOT NULL

@@ -1,0 +1,2 @@
+// Package hostfile asks what Go's portable interface to files does not tell.
+package hostfile
