@@ -97,18 +97,20 @@ func (m *boxes) prepare(id string) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &box{files: files}
 	spec := *m.spec
-	b.spec = &spec
 	spec.ID, spec.Stacks = id, stacks(files)
-	if b.group, err = m.cgroups.New(id, m.limits); err != nil {
-		return b, err
+	b := &box{files: files, spec: &spec}
+	if b.group, err = m.cgroups.New(id, m.limits); err == nil {
+		spec.Cgroup = b.group
+		spec.Init, err = b.group.Leaf("init", nil)
 	}
-	spec.Cgroup = b.group
-	if spec.Init, err = b.group.Leaf("init", nil); err == nil {
+	if err == nil {
 		b.step, err = b.group.Leaf("step-1", nil)
 	}
-	return b, err
+	if err != nil {
+		return nil, errors.Join(err, b.close(context.Background()))
+	}
+	return b, nil
 }
 
 func stacks(w *snapshot.Workspace) []isolation.Stack {
@@ -276,9 +278,8 @@ func (b *bencher) allAtOnce(ctx context.Context, m *boxes) error {
 	if b.o.atOnce == 0 {
 		return nil
 	}
-	b.line.set("library: all at once")
-	start := time.Now()
-	err := parallel(b.o.atOnce, func(i int) error {
+	what := fmt.Sprintf("library: %d sandboxes at once, each running true, all made and closed", b.o.atOnce)
+	return b.atOnce("library", what, func(i int) error {
 		x, err := m.prepare("once" + strconv.Itoa(i))
 		if err != nil {
 			return err
@@ -288,9 +289,4 @@ func (b *bencher) allAtOnce(ctx context.Context, m *boxes) error {
 		}
 		return errors.Join(err, x.close(ctx), x.discard(ctx))
 	})
-	b.add(figure{
-		Group: "library", Name: "at_once", Unit: "s",
-		What: fmt.Sprintf("library: %d sandboxes at once, each running true, all made and closed", b.o.atOnce),
-	}, []float64{time.Since(start).Seconds()})
-	return err
 }

@@ -40,14 +40,26 @@ func (b *bencher) processes(ctx context.Context, t tool) error {
 	if b.o.atOnce == 0 || t.group == "host" {
 		return nil
 	}
-	b.line.set(fmt.Sprintf("%d × %s at once", b.o.atOnce, t.group))
-	start := time.Now()
-	err = parallel(b.o.atOnce, func(i int) error { return b.run(ctx, t, 1000000+i) })
-	b.add(figure{
-		Group: t.group, Name: "at_once", Unit: "s",
-		What: fmt.Sprintf("%d × `%s` at once, until the last has ended", b.o.atOnce, t.what),
-	}, []float64{time.Since(start).Seconds()})
-	return err
+	return b.atOnce(t.group, fmt.Sprintf("%d × `%s` at once, until the last has ended", b.o.atOnce, t.what),
+		func(i int) error { return b.run(ctx, t, 1000000+i) })
+}
+
+// atOnceRounds is how often a figure of many at once is measured.
+const atOnceRounds = 3
+
+// atOnce measures f many times at once; it gets a different number each time.
+func (b *bencher) atOnce(group, what string, f func(i int) error) error {
+	b.line.set(fmt.Sprintf("%s: %d at once", group, b.o.atOnce))
+	var values []float64
+	for round := range atOnceRounds {
+		start := time.Now()
+		if err := parallel(b.o.atOnce, func(i int) error { return f(round*b.o.atOnce + i) }); err != nil {
+			return err
+		}
+		values = append(values, time.Since(start).Seconds())
+	}
+	b.add(figure{Group: group, Name: "at_once", What: what, Unit: "s"}, values)
+	return nil
 }
 
 func (b *bencher) run(ctx context.Context, t tool, i int) error {

@@ -57,10 +57,6 @@ func (o *runOptions) check(a *app) error {
 		return usage("-t needs a terminal on standard input")
 	case o.remove && o.promote != "" && o.promote != runner.PromoteNone:
 		return usage("--rm and --promote exclude each other")
-	case o.patchFile != "" && o.promote != runner.PromotePatch:
-		return usage("--patch-file needs --promote=patch")
-	case o.promote == runner.PromotePatch && o.patchFile == "":
-		return usage("--promote=patch needs --patch-file FILE")
 	}
 	return nil
 }
@@ -78,6 +74,9 @@ func (o *runOptions) request(a *app) (*runner.Request, error) {
 	promote := profile.Promote
 	if o.remove {
 		promote = runner.PromoteNone
+	}
+	if (promote == runner.PromotePatch) != (o.patchFile != "") {
+		return nil, usage("--promote=patch and --patch-file FILE need each other")
 	}
 	return &runner.Request{
 		Workspace: o.workspace, Feature: o.feature, Profile: profile,

@@ -108,7 +108,9 @@ func cmdNeed(ts *testscript.TestScript, _ bool, features []string) {
 		doctor = append([]string{"asuser"}, doctor...)
 	}
 	_ = ts.Exec(doctor[0], doctor[1:]...) // 120 when something is missing: the answer says what
-	var d struct{ Controls []struct{ Control, Support, Detail string } }
+	var d struct {
+		Controls []struct{ Control, Support, Detail string }
+	}
 	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &d))
 	missing := map[string]error{}
 	for _, c := range d.Controls {
