@@ -21,7 +21,12 @@ package snapshot
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"time"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 )
 
 // Targets of the two stacks, inside a sandbox.
@@ -193,7 +198,7 @@ var (
 	ErrReplaced       = errors.New("is not the directory that the feature was started on")
 	ErrUnsupported    = errors.New("not available in this version")
 	ErrStaleChange    = errors.New("the change was not read from this workspace by this process")
-	ErrMountPoint     = errors.New("is a mount point, which an overlay does not see through")
+	ErrMountPoint     = beneath.ErrMountPoint
 	ErrPathTooLong    = errors.New("path is too long")
 	ErrUnusableLayers = errors.New("the feature's layers are damaged")
 )
@@ -207,3 +212,66 @@ type WorkspaceError struct {
 func (e *WorkspaceError) Error() string { return fmt.Sprintf("workspace %s %v", Quote(e.Path), e.Err) }
 
 func (e *WorkspaceError) Unwrap() error { return e.Err }
+
+// Check tells whether a directory can be a workspace of the state directory stateDir, which need not exist. Its
+// errors are *WorkspaceError.
+func Check(workspace, stateDir string) error {
+	refuse := func(err error, remedy string) error {
+		return &WorkspaceError{Path: workspace, Err: err, Remedy: remedy}
+	}
+	info, err := os.Stat(workspace)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return refuse(ErrMissing, "name an existing directory with --workspace")
+	case err != nil:
+		return refuse(err, "name a directory that you may read with --workspace")
+	case !info.IsDir():
+		return refuse(ErrNotDirectory, "name a directory with --workspace")
+	}
+	inside, err := contains(workspace, stateDir)
+	if err != nil {
+		return refuse(err, "")
+	}
+	if inside {
+		return refuse(ErrContainsState, "name a directory below it, or put the state elsewhere with CAISSON_STATE")
+	}
+	if inside, err = contains(stateDir, workspace); err != nil {
+		return refuse(err, "")
+	}
+	if inside {
+		return refuse(ErrInsideState, "name a directory of your own with --workspace")
+	}
+	return nil
+}
+
+// contains reports whether dir is path or one of its parents, by identity and not by name, so that links and bind
+// mounts count.
+func contains(dir, path string) (bool, error) {
+	want, err := os.Stat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return false, err
+	}
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		path = real
+	}
+	for {
+		if info, err := os.Stat(path); err == nil && os.SameFile(info, want) {
+			return true, nil
+		}
+		parent := filepath.Dir(path)
+		if parent == path {
+			return false, nil
+		}
+		path = parent
+		// The missing part of a path that does not exist yet may lie below a link.
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real
+		}
+	}
+}

@@ -1,3 +1,5 @@
+//go:build !linux
+
 package snapshot
 
 import (
@@ -19,7 +21,6 @@ type (
 func Create(CreateOptions) (*Workspace, error)                              { return nil, errPlatform }
 func Open(string) (*Workspace, error)                                       { return nil, errPlatform }
 func Recover(string) error                                                  { return errPlatform }
-func Check(string, string) error                                            { return errPlatform }
 func Remove(context.Context, string, ...string) error                       { return errPlatform }
 func (w *Workspace) Prepare() error                                         { return errPlatform }
 func (w *Workspace) HomeMountpoint(string, bool, Owner) error               { return errPlatform }

@@ -1,0 +1,466 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"github.com/aymanbagabas/go-udiff"
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+)
+
+const (
+	defaultContext = 3
+	defaultMaxFile = 8 << 20
+	// noFile is the name of the side on which there is nothing.
+	noFile = "/dev/null"
+)
+
+// differ renders entries; each worker has its own.
+type differ struct {
+	upper, base beneath.Cursor
+	out         bytes.Buffer
+	stats       []stat
+	o           DiffOptions
+}
+
+// stat is one line of --stat. Either note or the counts say what happened.
+type stat struct {
+	path           string
+	added, deleted int
+	note           string
+}
+
+// errTooLarge is a file that MaxFile leaves out.
+var errTooLarge = errors.New("too large to show")
+
+// WriteDiff prints a change in git's unified format, which git apply and patch take. What that format cannot hold
+// (empty directories, fifos, attributes, files above MaxFile) is told in lines that begin with "caisson:", which
+// they skip. The change must have been read by this process, and the base not have changed since.
+func (w *Workspace) WriteDiff(ctx context.Context, c *Change, out io.Writer, o DiffOptions) error {
+	if err := w.owns(c); err != nil {
+		return err
+	}
+	if o.Context == 0 {
+		o.Context = defaultContext
+	}
+	o.Context = max(o.Context, 0)
+	if o.MaxFile == 0 {
+		o.MaxFile = defaultMaxFile
+	}
+	todo := c.selected(o.Paths)
+	if o.NameOnly {
+		return writeNames(out, todo)
+	}
+	base, err := w.openBase()
+	if err != nil {
+		return err
+	}
+	defer base.Close()
+	upper, err := w.openUpper()
+	if err != nil {
+		return err
+	}
+	defer upper.Close()
+	workers := make([]*differ, max(2, min(4, runtime.GOMAXPROCS(0))))
+	for i := range workers {
+		d := &differ{o: o}
+		d.upper.Root, d.base.Root = upper, base
+		defer d.upper.Close()
+		defer d.base.Close()
+		workers[i] = d
+	}
+	stats, err := renderAll(ctx, workers, todo, out)
+	if err == nil && o.Stat {
+		err = writeStats(out, stats)
+	}
+	return err
+}
+
+// shown is an entry to render. quiet directories are told by what lies below them.
+type shown struct {
+	*Entry
+	quiet bool
+}
+
+func (c *Change) selected(paths []string) []shown {
+	var todo []shown
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		wanted := len(paths) == 0
+		for _, p := range paths {
+			wanted = wanted || below(e.Path, strings.TrimSuffix(p, "/"))
+		}
+		if !wanted {
+			continue
+		}
+		quiet := (e.Type == Dir) != (e.OldType == Dir) && (e.Kind == Added || e.Kind == Deleted) &&
+			i+1 < len(c.Entries) && below(c.Entries[i+1].Path, e.Path)
+		todo = append(todo, shown{e, quiet})
+	}
+	return todo
+}
+
+func writeNames(out io.Writer, todo []shown) error {
+	var b bytes.Buffer
+	for _, e := range todo {
+		b.WriteString(Quote(e.Path))
+		b.WriteByte('\n')
+	}
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+// renderAll renders in rounds, one batch of entries for each worker, and prints each round in order.
+func renderAll(ctx context.Context, workers []*differ, todo []shown, out io.Writer) ([]stat, error) {
+	const batch = 64
+	var all []stat
+	errs := make([]error, len(workers))
+	for len(todo) > 0 {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		var round sync.WaitGroup
+		for i, d := range workers {
+			part := todo[:min(batch, len(todo))]
+			todo = todo[len(part):]
+			d.out.Reset()
+			d.stats = d.stats[:0]
+			round.Go(func() { errs[i] = d.render(part) })
+		}
+		round.Wait()
+		if err := errors.Join(errs...); err != nil {
+			return nil, err
+		}
+		for _, d := range workers {
+			all = append(all, d.stats...)
+			if _, err := out.Write(d.out.Bytes()); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+func (d *differ) render(part []shown) error {
+	for _, e := range part {
+		var err error
+		switch {
+		case d.o.Stat:
+			err = d.stat(e)
+		case e.Kind == TypeOnly:
+			// As git does: the old one goes, the new one comes.
+			gone, made := *e.Entry, *e.Entry
+			gone.Kind, gone.Type = Deleted, ""
+			made.Kind, made.OldType = Added, ""
+			err = errors.Join(d.text(&gone, false), d.text(&made, false))
+		default:
+			err = d.text(e.Entry, e.quiet)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// textual reports the types that git's format knows.
+func textual(t FileType) bool { return t == File || t == Symlink || t == "" }
+
+// text prints one entry.
+func (d *differ) text(e *Entry, quiet bool) error {
+	if !textual(e.Type) || !textual(e.OldType) {
+		if !quiet {
+			fmt.Fprintf(&d.out, "caisson: %s: %s\n", Quote(e.Path), remark(e))
+		}
+		return nil
+	}
+	old, now, err := d.contents(e)
+	if err != nil && !errors.Is(err, errTooLarge) {
+		return err
+	}
+	binary := err == nil && (isBinary(old) || isBinary(now) || e.Binary)
+	differs := err != nil || binary || !bytes.Equal(old, now)
+	if e.Xattrs {
+		fmt.Fprintf(&d.out, "caisson: %s: extended attributes differ\n", Quote(e.Path))
+	}
+	if e.Mode == e.OldMode && !differs && e.Type == e.OldType {
+		return nil
+	}
+	d.header(e)
+	a, b := Quote("a/"+e.Path), Quote("b/"+e.Path)
+	if e.OldType == "" {
+		a = noFile
+	}
+	if e.Type == "" {
+		b = noFile
+	}
+	switch {
+	case err != nil:
+		fmt.Fprintf(&d.out, "caisson: %s: %v (%d bytes before, %d after)\n", Quote(e.Path), err, e.OldSize, e.Size)
+	case binary:
+		fmt.Fprintf(&d.out, "Binary files %s and %s differ\n", a, b)
+	case differs:
+		return d.hunks(label(a), label(b), str(old), str(now))
+	}
+	return nil
+}
+
+// remark says in words what happened to what is neither file nor link.
+func remark(e *Entry) string {
+	switch e.Kind {
+	case Added:
+		return fmt.Sprintf("new %s, mode %s", e.Type, octal(e.Mode))
+	case Deleted:
+		return fmt.Sprintf("deleted %s, mode %s", e.OldType, octal(e.OldMode))
+	case TypeOnly:
+		return fmt.Sprintf("%s became %s", e.OldType, e.Type)
+	}
+	var what []string
+	if e.Mode != e.OldMode {
+		what = append(what, fmt.Sprintf("mode %s became %s", octal(e.OldMode), octal(e.Mode)))
+	}
+	if e.Xattrs {
+		what = append(what, "extended attributes differ")
+	}
+	if len(what) == 0 {
+		what = append(what, "changed")
+	}
+	return fmt.Sprintf("%s: %s", e.Type, strings.Join(what, ", "))
+}
+
+// header prints git's lines about names and modes. Modes are the true ones, of which git itself keeps only two.
+func (d *differ) header(e *Entry) {
+	fmt.Fprintf(&d.out, "diff --git %s %s\n", Quote("a/"+e.Path), Quote("b/"+e.Path))
+	switch {
+	case e.OldType == "":
+		fmt.Fprintf(&d.out, "new file mode %s\n", gitMode(e.Type, e.Mode))
+	case e.Type == "":
+		fmt.Fprintf(&d.out, "deleted file mode %s\n", gitMode(e.OldType, e.OldMode))
+	case e.Mode != e.OldMode:
+		fmt.Fprintf(&d.out, "old mode %s\nnew mode %s\n", gitMode(e.OldType, e.OldMode), gitMode(e.Type, e.Mode))
+	}
+}
+
+// label is a name in a "---" or "+++" line: git and patch expect a tab after one with a space.
+func label(name string) string {
+	if strings.Contains(name, " ") {
+		return name + "\t"
+	}
+	return name
+}
+
+// str views bytes as a string; nobody writes to them while it is in use.
+func str(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// contents returns what a file held or a link said on both sides.
+func (d *differ) contents(e *Entry) (old, now []byte, err error) {
+	if e.Kind == ModeOnly {
+		return nil, nil, nil
+	}
+	if max(e.Size, e.OldSize) > d.o.MaxFile {
+		return nil, nil, errTooLarge
+	}
+	switch e.OldType {
+	case Symlink:
+		old = []byte(e.OldLink)
+	case File:
+		if old, err = readAll(&d.base, e.Path, e.OldSize); err != nil {
+			return nil, nil, err
+		}
+	}
+	switch e.Type {
+	case Symlink:
+		now = []byte(e.Link)
+	case File:
+		from := &d.upper
+		if e.view.inBase {
+			from = &d.base
+		}
+		if now, err = readAll(from, e.view.source, e.Size); err != nil {
+			return nil, nil, err
+		}
+	}
+	return old, now, nil
+}
+
+func readAll(at *beneath.Cursor, path string, size int64) ([]byte, error) {
+	dir, name, err := at.Parent(path)
+	if err != nil {
+		return nil, at.Root.Fail("open", path, err)
+	}
+	fd, err := at.Root.OpenFile(dir, name)
+	if err != nil {
+		return nil, at.Root.Fail("open", path, err)
+	}
+	defer unix.Close(fd)
+	data := make([]byte, size)
+	n, err := beneath.ReadFull(fd, data)
+	if err != nil {
+		return nil, at.Root.Fail("read", path, err)
+	}
+	return data[:n], nil
+}
+
+// hunks prints the differences of two texts.
+func (d *differ) hunks(a, b, old, now string) error {
+	fmt.Fprintf(&d.out, "--- %s\n+++ %s\n", a, b)
+	if old == "" || now == "" {
+		n, sign := lines(old), byte('-')
+		from, to, text := span1(n), "0,0", old
+		if old == "" {
+			sign, text = '+', now
+			from, to = "0,0", span1(lines(now))
+		}
+		fmt.Fprintf(&d.out, "@@ -%s +%s @@\n", from, to)
+		for line := range strings.Lines(text) {
+			d.line(sign, line)
+		}
+		return nil
+	}
+	u, err := udiff.ToUnifiedDiff(a, b, old, udiff.Lines(old, now), d.o.Context)
+	if err != nil {
+		return fmt.Errorf("diff of %s: %w", b, err)
+	}
+	for _, h := range u.Hunks {
+		d.hunk(h)
+	}
+	return nil
+}
+
+// span1 is the range of a whole file of n lines.
+func span1(n int) string {
+	if n == 1 {
+		return "1"
+	}
+	return fmt.Sprintf("1,%d", n)
+}
+
+var signs = map[udiff.OpKind]byte{udiff.Delete: '-', udiff.Insert: '+', udiff.Equal: ' '}
+
+func (d *differ) hunk(h *udiff.Hunk) {
+	from, to := 0, 0
+	for _, l := range h.Lines {
+		if l.Kind != udiff.Insert {
+			from++
+		}
+		if l.Kind != udiff.Delete {
+			to++
+		}
+	}
+	// An empty range is named by the line before it.
+	side := func(line, count int) string {
+		switch count {
+		case 0:
+			return fmt.Sprintf("%d,0", line-1)
+		case 1:
+			return fmt.Sprint(line)
+		}
+		return fmt.Sprintf("%d,%d", line, count)
+	}
+	fmt.Fprintf(&d.out, "@@ -%s +%s @@\n", side(h.FromLine, from), side(h.ToLine, to))
+	for _, l := range h.Lines {
+		d.line(signs[l.Kind], l.Content)
+	}
+}
+
+func (d *differ) line(sign byte, content string) {
+	d.out.WriteByte(sign)
+	d.out.WriteString(content)
+	if !strings.HasSuffix(content, "\n") {
+		d.out.WriteString("\n\\ No newline at end of file\n")
+	}
+}
+
+func lines(text string) int {
+	n := strings.Count(text, "\n")
+	if text != "" && text[len(text)-1] != '\n' {
+		n++
+	}
+	return n
+}
+
+// stat counts one entry's lines.
+func (d *differ) stat(e shown) error {
+	s := stat{path: e.Path}
+	switch {
+	case !textual(e.Type) || !textual(e.OldType):
+		if e.quiet {
+			return nil
+		}
+		s.note = remark(e.Entry)
+	case e.Binary:
+		s.note = fmt.Sprintf("Bin %d -> %d bytes", e.OldSize, e.Size)
+	default:
+		old, now, err := d.contents(e.Entry)
+		switch {
+		case errors.Is(err, errTooLarge) || err == nil && isBinary(old):
+			s.note = fmt.Sprintf("Bin %d -> %d bytes", e.OldSize, e.Size)
+		case err != nil:
+			return err
+		case old == nil || now == nil:
+			s.deleted, s.added = lines(str(old)), lines(str(now))
+		default:
+			for _, edit := range udiff.Lines(str(old), str(now)) {
+				s.deleted += lines(str(old)[edit.Start:edit.End])
+				s.added += lines(edit.New)
+			}
+		}
+		if s.added+s.deleted == 0 && s.note == "" && (e.Mode != e.OldMode || e.Xattrs) && e.Kind != Added && e.Kind != Deleted {
+			s.note = remark(e.Entry)
+		}
+	}
+	d.stats = append(d.stats, s)
+	return nil
+}
+
+// writeStats prints the histogram, scaled to the largest file, and the total.
+func writeStats(out io.Writer, all []stat) error {
+	const bar = 40
+	width, most, added, deleted := 0, 1, 0, 0
+	for i := range all {
+		s := &all[i]
+		s.path = Quote(s.path)
+		width = max(width, min(len(s.path), 60))
+		most = max(most, s.added+s.deleted)
+		added, deleted = added+s.added, deleted+s.deleted
+	}
+	digits := len(fmt.Sprint(most))
+	var b bytes.Buffer
+	for _, s := range all {
+		fmt.Fprintf(&b, " %-*s | ", width, s.path)
+		if s.note != "" {
+			b.WriteString(s.note)
+		} else {
+			fmt.Fprintf(&b, "%*d", digits, s.added+s.deleted)
+			plus, minus := s.added, s.deleted
+			if most > bar {
+				plus, minus = (plus*bar+most-1)/most, (minus*bar+most-1)/most
+			}
+			if plus+minus > 0 {
+				b.WriteString(" " + strings.Repeat("+", plus) + strings.Repeat("-", minus))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, " %d files changed, %d insertions(+), %d deletions(-)\n", len(all), added, deleted)
+	_, err := out.Write(b.Bytes())
+	return err
+}
+
+// gitMode is a mode with the file's type, as git prints it.
+func gitMode(t FileType, m fs.FileMode) string {
+	if t == Symlink {
+		return "120000"
+	}
+	return fmt.Sprintf("10%s", octal(m))
+}

@@ -1,0 +1,313 @@
+package snapshot
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"hash"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+)
+
+const (
+	// small is the largest file that is read in one piece, in bytes.
+	small = 1 << 20
+	// block is the unit of a content's digest: blocks of zeros are left out of it, holes or not.
+	block = 64 << 10
+	// binaryProbe is how much git looks at to tell text from binary.
+	binaryProbe = 8000
+)
+
+var zeros [block]byte
+
+// entry decides what became of one path that is in at least one of the views.
+func (f *found) entry(j *job, name string, n, o *side) error {
+	e, err := f.describe(j, name, n, o)
+	if err != nil {
+		return err
+	}
+	newDir, oldDir := n.ok && beneath.IsDir(&n.st), o.ok && beneath.IsDir(&o.st)
+	switch {
+	case !n.ok:
+		e.Kind = Deleted
+	case !o.ok:
+		e.Kind = Added
+	case e.Type != e.OldType:
+		e.Kind = TypeOnly
+	}
+	if e.Kind == Added && !n.base && j.inPlace() && j.parts.touched {
+		f.orphan(n.dir, name, e.Path)
+	}
+	switch {
+	case newDir:
+		// The directory's own job opens it and completes its entry.
+		f.push(&job{
+			path: e.Path, entry: e, upper: !n.base, old: oldDir, stale: j.stale,
+			lower: beneath.Join(j.lower, name), merged: j.merged,
+		})
+		return nil
+	case oldDir:
+		f.push(&job{path: e.Path, old: true, stale: j.stale})
+	}
+	if n.ok {
+		if err := f.decide(e, name, n, o); err != nil || e.Kind == "" {
+			return err
+		}
+	}
+	f.emit(e, j.stale)
+	return nil
+}
+
+// describe fills in what stat and readlink tell.
+func (f *found) describe(j *job, name string, n, o *side) (*Entry, error) {
+	e := &Entry{Path: beneath.Join(j.path, name)}
+	v := &view{new: n.st, old: o.st, source: e.Path, inBase: n.base}
+	if n.base {
+		v.source = beneath.Join(j.lower, name)
+	}
+	e.describe(v, n.ok, o.ok)
+	var err error
+	if e.Type == Symlink {
+		if e.Link, err = beneath.ReadLink(n.dir, name); err != nil {
+			return nil, f.upper.Fail("readlink", e.Path, err)
+		}
+	}
+	if e.OldType == Symlink {
+		if e.OldLink, err = beneath.ReadLink(o.dir, name); err != nil {
+			return nil, f.base.Fail("readlink", e.Path, err)
+		}
+	}
+	return e, nil
+}
+
+func (e *Entry) describe(v *view, hasNew, hasOld bool) {
+	e.view = v
+	if e.Path == "" {
+		e.Path = "."
+	}
+	if hasNew {
+		e.Type, e.Mode = typeOf(&v.new), fileMode(v.new.Mode)
+		if e.Type == File {
+			e.Size = v.new.Size
+		}
+	}
+	if hasOld {
+		e.OldType, e.OldMode = typeOf(&v.old), fileMode(v.old.Mode)
+		if e.OldType == File {
+			e.OldSize = v.old.Size
+		}
+	}
+}
+
+// decide completes the entry of something that is no directory. Its kind stays empty if nothing changed.
+func (f *found) decide(e *Entry, name string, n, o *side) error {
+	if e.Type == File {
+		err := f.decideFile(e, name, n, o)
+		if beneath.Gone(err) { // a live sandbox replaced it a moment ago
+			e.Kind = ""
+			return nil
+		}
+		return err
+	}
+	if e.Kind != "" {
+		return nil
+	}
+	switch {
+	case e.Link != e.OldLink:
+		e.Kind = LinkOnly
+	case n.st.Rdev != o.st.Rdev:
+		e.Kind = Modified
+	case e.Mode != e.OldMode && e.Type != Symlink:
+		e.Kind = ModeOnly
+	default:
+		f.same = append(f.same, e.Path)
+	}
+	return nil
+}
+
+// decideFile reads a regular file, and its counterpart where that can still be equal.
+func (f *found) decideFile(e *Entry, name string, n, o *side) error {
+	from := f.upper
+	if n.base {
+		from = f.base
+	}
+	fd, err := from.OpenFile(n.dir, name)
+	if err != nil {
+		return from.Fail("open", e.view.source, err)
+	}
+	defer unix.Close(fd)
+	m, err := f.marks(fd)
+	if err == nil && m.metacopy && !n.base {
+		err = ErrUnusableLayers
+	}
+	if err != nil {
+		return from.Fail("getxattr", e.view.source, err)
+	}
+	e.view.xattrs, e.Xattrs = m.user, m.user != ""
+	if !n.base && n.st.Nlink > 1 {
+		f.links[n.st.Ino] = append(f.links[n.st.Ino], e.Path)
+	}
+	data, err := f.content(e, fd)
+	if err != nil {
+		return from.Fail("read", e.view.source, err)
+	}
+	if e.Kind != "" {
+		return nil
+	}
+	equal, err := f.sameFile(e, name, data, o)
+	if err != nil {
+		return f.base.Fail("compare", e.Path, err)
+	}
+	switch {
+	case !equal:
+		e.Kind = Modified
+	case e.Mode != e.OldMode:
+		e.Kind = ModeOnly
+	default:
+		f.same = append(f.same, e.Path)
+	}
+	return nil
+}
+
+// content computes the digest of a file and whether it is binary. A small file's content is returned, too.
+func (f *found) content(e *Entry, fd int) ([]byte, error) {
+	if e.view.new.Size > small {
+		return nil, f.sumLarge(e, fd)
+	}
+	n, err := beneath.ReadFull(fd, f.buf)
+	if err != nil {
+		return nil, err
+	}
+	data := f.buf[:n]
+	e.Binary = isBinary(data)
+	h := sha256.New()
+	for off := 0; off < n; off += block {
+		addBlock(h, int64(off), data[off:min(off+block, n)])
+	}
+	e.view.sum = finish(h, int64(n))
+	return data, nil
+}
+
+func (f *found) sumLarge(e *Entry, fd int) error {
+	n, err := beneath.ReadFull(fd, f.buf[:binaryProbe])
+	if err != nil {
+		return err
+	}
+	e.Binary = isBinary(f.buf[:n])
+	e.view.sum, err = sumFile(fd, e.view.new.Size, f.buf)
+	return err
+}
+
+func isBinary(data []byte) bool { return bytes.IndexByte(data[:min(len(data), binaryProbe)], 0) >= 0 }
+
+// sameFile compares a file with its counterpart in the base: attributes, then size, then content.
+func (f *found) sameFile(e *Entry, name string, data []byte, o *side) (bool, error) {
+	fd, err := f.base.OpenFile(o.dir, name)
+	if beneath.Gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	attrs, err := f.userXattrs(fd)
+	if err != nil {
+		return false, err
+	}
+	e.Xattrs = attrs != e.view.xattrs
+	if e.Xattrs || e.Size != e.OldSize {
+		return false, nil
+	}
+	if e.Size > small {
+		sum, err := sumFile(fd, e.OldSize, f.buf2)
+		return sum == e.view.sum, err
+	}
+	n, err := beneath.ReadFull(fd, f.buf2)
+	return err == nil && bytes.Equal(data, f.buf2[:n]), err
+}
+
+// sumFile computes a content's digest without reading holes.
+func sumFile(fd int, size int64, buf []byte) ([32]byte, error) {
+	h := sha256.New()
+	for off := int64(0); off < size; {
+		data, err := unix.Seek(fd, off, unix.SEEK_DATA)
+		switch {
+		case errors.Is(err, unix.ENXIO):
+			return finish(h, size), nil
+		case errors.Is(err, unix.EINVAL):
+			data = off // a filesystem without SEEK_DATA
+		case err != nil:
+			return [32]byte{}, err
+		}
+		off = data &^ (block - 1)
+		n, err := beneath.Retry(func() (int, error) { return unix.Pread(fd, buf, off) })
+		if err != nil {
+			return [32]byte{}, err
+		}
+		if n == 0 {
+			break
+		}
+		// Whole blocks only, except at the end: the digest must not depend on how much a read returned.
+		if n > block {
+			n &^= block - 1
+		} else if off+int64(n) < size {
+			if n, err = readBlock(fd, buf[:block], off, n); err != nil {
+				return [32]byte{}, err
+			}
+		}
+		for at := 0; at < n; at += block {
+			addBlock(h, off+int64(at), buf[at:min(at+block, n)])
+		}
+		off += int64(n)
+	}
+	return finish(h, size), nil
+}
+
+// readBlock completes a block of which n bytes are there already.
+func readBlock(fd int, b []byte, off int64, n int) (int, error) {
+	for n < len(b) {
+		m, err := beneath.Retry(func() (int, error) { return unix.Pread(fd, b[n:], off+int64(n)) })
+		if m == 0 || err != nil {
+			return n, err
+		}
+		n += m
+	}
+	return n, nil
+}
+
+func addBlock(h hash.Hash, off int64, b []byte) {
+	if bytes.Equal(b, zeros[:len(b)]) {
+		return
+	}
+	var at [8]byte
+	binary.BigEndian.PutUint64(at[:], uint64(off))
+	h.Write(at[:])
+	h.Write(b)
+}
+
+func finish(h hash.Hash, size int64) (sum [32]byte) {
+	var n [8]byte
+	binary.BigEndian.PutUint64(n[:], uint64(size))
+	h.Write(n[:])
+	h.Sum(sum[:0])
+	return sum
+}
+
+// orphan notes a copy of a base object whose place in the base is empty, in a directory that others changed.
+func (f *found) orphan(dir int, name, path string) {
+	buf := make([]byte, 256)
+	n, err := unix.Lgetxattr(beneath.ProcFD(dir)+"/"+name, f.mark+"origin", buf)
+	if err == nil {
+		f.orphans = append(f.orphans, orphan{path, string(buf[:n])})
+	}
+}
+
+var fileTypes = map[uint32]FileType{
+	unix.S_IFREG: File, unix.S_IFDIR: Dir, unix.S_IFLNK: Symlink, unix.S_IFIFO: Fifo,
+	unix.S_IFSOCK: Socket, unix.S_IFCHR: Char, unix.S_IFBLK: Block,
+}
+
+func typeOf(st *unix.Stat_t) FileType { return fileTypes[st.Mode&unix.S_IFMT] }

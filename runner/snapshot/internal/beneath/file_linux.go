@@ -1,0 +1,114 @@
+package beneath
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// StatAt describes a name in an open directory and follows no link.
+func StatAt(dir int, name string, st *unix.Stat_t) error {
+	return unix.Fstatat(dir, name, st, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// IsFile reports a regular file.
+func IsFile(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
+
+// IsDir reports a directory.
+func IsDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// IsLink reports a symbolic link.
+func IsLink(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFLNK }
+
+// IsWhiteout reports overlayfs' usual mark of a deleted name. In the lowest layer it hides a name, too.
+func IsWhiteout(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == 0 }
+
+// Gone reports the errors of a name that is not there, or whose parent stopped being a directory.
+func Gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// Join appends a name to a path of which "" and "." are the root.
+func Join(dir, name string) string {
+	if dir == "" || dir == "." {
+		return name
+	}
+	return dir + "/" + name
+}
+
+// Split returns a path's parent ("" is the root) and last component.
+func Split(path string) (dir, name string) {
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		return path[:i], path[i+1:]
+	}
+	return "", path
+}
+
+// ReadNames appends the names in a directory to names, without "." and "..".
+func ReadNames(fd int, buf []byte, names []string) ([]string, error) {
+	for {
+		n, err := Retry(func() (int, error) { return unix.Getdents(fd, buf) })
+		if err != nil {
+			return names, err
+		}
+		if n == 0 {
+			return names, nil
+		}
+		for b := buf[:n]; len(b) > 0; {
+			// struct linux_dirent64: u64 ino, s64 off, u16 reclen, u8 type, name
+			size := binary.NativeEndian.Uint16(b[16:])
+			name := b[19:size]
+			if i := slices.Index(name, 0); i >= 0 {
+				name = name[:i]
+			}
+			if s := string(name); s != "." && s != ".." {
+				names = append(names, s)
+			}
+			b = b[size:]
+		}
+	}
+}
+
+// ReadLink reads a symbolic link's target.
+func ReadLink(dir int, name string) (string, error) {
+	buf := make([]byte, PathMax)
+	n, err := unix.Readlinkat(dir, name, buf)
+	if err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// ReadFull reads from the beginning until b is full or the file ends.
+func ReadFull(fd int, b []byte) (int, error) {
+	n := 0
+	for n < len(b) {
+		m, err := Retry(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
+		if err != nil {
+			return n, err
+		}
+		if m == 0 {
+			break
+		}
+		n += m
+	}
+	return n, nil
+}
+
+// SetMtime sets a file's modification time by its open descriptor and leaves the access time.
+func SetMtime(fd int, t unix.Timespec) error {
+	return SetMtimeAt(fd, "", t, unix.AT_EMPTY_PATH)
+}
+
+// SetMtimeAt sets a modification time by name.
+func SetMtimeAt(dir int, name string, t unix.Timespec, flags int) error {
+	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, t}
+	return unix.UtimesNanoAt(dir, name, ts, flags)
+}
+
+// TimeOf converts a kernel time.
+func TimeOf(t unix.Timespec) time.Time { return time.Unix(t.Unix()) }

@@ -1,0 +1,91 @@
+package beneath
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ListXattrs returns the names of a file's extended attributes; none where the filesystem has none.
+func ListXattrs(fd int, buf []byte) ([]string, error) {
+	n, err := unix.Flistxattr(fd, buf)
+	if errors.Is(err, unix.ERANGE) {
+		buf = make([]byte, 64<<10) // XATTR_LIST_MAX
+		n, err = unix.Flistxattr(fd, buf)
+	}
+	if errors.Is(err, unix.ENOTSUP) || n == 0 {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00"), nil
+}
+
+// GetXattr reads one attribute.
+func GetXattr(fd int, name string) (string, error) {
+	buf := make([]byte, 256)
+	n, err := unix.Fgetxattr(fd, name, buf)
+	if errors.Is(err, unix.ERANGE) {
+		buf = make([]byte, 64<<10) // XATTR_SIZE_MAX
+		n, err = unix.Fgetxattr(fd, name, buf)
+	}
+	return string(buf[:max(n, 0)]), err
+}
+
+// IsUserXattr selects the attributes that belong to a change. Overlay marks are never the user's, whatever the mode:
+// written into a workspace, they would steer the next overlay above it.
+func IsUserXattr(name string) bool {
+	return strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.")
+}
+
+// Xattr is one extended attribute.
+type Xattr struct {
+	Name  string `json:"name"`
+	Value []byte `json:"value"`
+}
+
+// ReadXattrs returns the attributes that keep selects, sorted by name.
+func ReadXattrs(fd int, keep func(string) bool) ([]Xattr, error) {
+	names, err := ListXattrs(fd, make([]byte, 1024))
+	if err != nil {
+		return nil, err
+	}
+	var all []Xattr
+	for _, name := range names {
+		if !keep(name) {
+			continue
+		}
+		value, err := GetXattr(fd, name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, Xattr{name, []byte(value)})
+	}
+	slices.SortFunc(all, func(a, b Xattr) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// SetXattrs makes the user's attributes of a file exactly these.
+func SetXattrs(fd int, want []Xattr) error {
+	have, err := ReadXattrs(fd, IsUserXattr)
+	if err != nil {
+		return err
+	}
+	for _, x := range have {
+		if !slices.ContainsFunc(want, func(y Xattr) bool { return x.Name == y.Name }) {
+			if err := unix.Fremovexattr(fd, x.Name); err != nil {
+				return fmt.Errorf("remove %s: %w", x.Name, err)
+			}
+		}
+	}
+	for _, x := range want {
+		if err := unix.Fsetxattr(fd, x.Name, x.Value, 0); err != nil {
+			return fmt.Errorf("set %s: %w", x.Name, err)
+		}
+	}
+	return nil
+}
