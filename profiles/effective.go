@@ -205,32 +205,32 @@ func nested(levels map[string]*yaml.Node, path string) *yaml.Node {
 
 // Schema returns the JSON Schema (2020-12) of a profile file, for editors. Parse is stricter where a schema cannot say it.
 func Schema() []byte {
-	object := func(about string) map[string]any {
-		m := map[string]any{"type": "object", "additionalProperties": false, "properties": map[string]any{}}
+	object := func(about string) (level, properties map[string]any) {
+		properties = map[string]any{}
+		level = map[string]any{"type": "object", "additionalProperties": false, "properties": properties}
 		if about != "" {
-			m["description"] = about
+			level["description"] = about
 		}
-		return m
+		return level, properties
 	}
-	root := object("Policy of a caisson sandbox")
+	root, top := object("Policy of a caisson sandbox")
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["title"] = "caisson profile"
 	name := map[string]any{"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$"}
-	top := root["properties"].(map[string]any)
 	top["name"], top["extends"], top["description"] = name, name, map[string]any{"type": "string"}
+	levels := map[string]map[string]any{"": top}
 	for _, k := range keys() {
-		level := root
+		prefix := ""
 		parts := strings.Split(k.path, ".")
 		for _, part := range parts[:len(parts)-1] {
-			properties := level["properties"].(map[string]any)
-			if properties[part] == nil {
-				properties[part] = object("")
+			up := levels[prefix]
+			if prefix += "." + part; levels[prefix] == nil {
+				up[part], levels[prefix] = object("")
 			}
-			level = properties[part].(map[string]any)
 		}
 		shape := k.kind.schema()
 		shape["description"] = k.about
-		level["properties"].(map[string]any)[parts[len(parts)-1]] = shape
+		levels[prefix][parts[len(parts)-1]] = shape
 	}
 	data, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {

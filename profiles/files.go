@@ -195,11 +195,10 @@ func spellings(path string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	resolved, err := filepath.EvalSymlinks(abs)
-	if err != nil {
-		return []string{abs}, nil
+	if resolved, err := filepath.EvalSymlinks(abs); err == nil {
+		return []string{abs, resolved}, nil
 	}
-	return []string{abs, resolved}, nil
+	return []string{abs}, nil
 }
 
 // readFile reads and parses one file. For the untrusted side the last component must not be a link.

@@ -79,8 +79,8 @@ func limitKeys() []key {
 func controlKeys() []key {
 	controls := func(grows bool, field func(p *Profile) *[]isolation.Control) kind {
 		names := strings.Split(oneOf(isolation.Controls()), ", ")
-		return list[isolation.Control]{field: field, item: controlNamed, grows: grows,
-			shape: map[string]any{"type": "string", "enum": names}}
+		return of[[]isolation.Control]{list[isolation.Control]{field: field, item: controlNamed, grows: grows,
+			shape: map[string]any{"type": "string", "enum": names}}}
 	}
 	return []key{
 		{path: "controls.required", about: "an engine that cannot enforce one of these is refused",
@@ -98,11 +98,11 @@ func controlKeys() []key {
 func insideKeys() []key {
 	return []key{
 		{path: "env", flag: "env", short: "e", noEnv: true, about: "variables: NAME=VALUE, or NAME to pass the host's on",
-			kind: vars{}},
+			kind: of[map[string]string]{vars{}}},
 		{path: "pass_env", about: "names of host variables that are passed on",
 			kind: words(func(p *Profile) *[]string { return &p.PassEnv }, varName)},
 		{path: "mounts", flag: "volume", short: "v", noEnv: true, about: "host paths inside: SOURCE:TARGET[:ro|rw]; read-only unless rw",
-			kind: mountList{}},
+			kind: of[[]Mount]{mountList{}}},
 		{path: "caches", about: "host directories mounted read-only where they exist; ~/x appears as /home/user/x",
 			kind: words(func(p *Profile) *[]string { return &p.Caches }, hostPath)},
 		{path: "host_root.paths", about: "what rootfs host shows of the host",
@@ -143,14 +143,14 @@ func quantity[T interface {
 	~int64
 	String() string
 }](field func(p *Profile) *T, parse func(string) (T, error)) kind {
-	return scalar[T]{
+	return of[T]{scalar[T]{
 		load:   func(p *Profile) (T, bool) { return *field(p), *field(p) != 0 },
 		store:  func(p *Profile, v T) { *field(p) = v },
 		parse:  positive(parse),
 		format: T.String,
 		narrow: func(have, v T) bool { return v <= have },
 		shape:  map[string]any{"type": []string{"string", "number"}},
-	}
+	}}
 }
 
 // optional is a limit that need not be there: to set it is narrower.
@@ -158,7 +158,7 @@ func optional[T interface {
 	~int64
 	String() string
 }](field func(p *Profile) **T, parse func(string) (T, error)) kind {
-	return scalar[T]{
+	return of[T]{scalar[T]{
 		load: func(p *Profile) (v T, ok bool) {
 			if f := *field(p); f != nil {
 				return *f, true
@@ -170,7 +170,7 @@ func optional[T interface {
 		format: T.String,
 		narrow: func(have, v T) bool { return v <= have },
 		shape:  map[string]any{"type": []string{"string", "number"}},
-	}
+	}}
 }
 
 // positive refuses zero where it is written: somebody who writes it means unlimited, and it is not.
@@ -194,12 +194,12 @@ func word[T ~string](field func(p *Profile) *T, vocabulary ...T) kind {
 	})
 	k.narrow = func(have, v T) bool { return slices.Index(vocabulary, v) <= slices.Index(vocabulary, have) }
 	k.shape["enum"] = vocabulary
-	return k
+	return of[T]{k}
 }
 
 // fixed is a text that a file in the workspace cannot change.
 func fixed(field func(p *Profile) *string, parse func(string) (string, error)) kind {
-	return text(field, parse)
+	return of[string]{text(field, parse)}
 }
 
 func text[T ~string](field func(p *Profile) *T, parse func(string) (T, error)) scalar[T] {
@@ -215,12 +215,12 @@ func text[T ~string](field func(p *Profile) *T, parse func(string) (T, error)) s
 
 // words is a list in which less is narrower.
 func words(field func(p *Profile) *[]string, item func(string) (string, error)) kind {
-	return list[string]{field: field, item: item, shape: map[string]any{"type": "string", "minLength": 1}}
+	return of[[]string]{list[string]{field: field, item: item, shape: map[string]any{"type": "string", "minLength": 1}}}
 }
 
 // growing is a list in which more is narrower.
 func growing(field func(p *Profile) *[]string, item func(string) (string, error)) kind {
-	return list[string]{field: field, item: item, grows: true, shape: map[string]any{"type": "string", "minLength": 1}}
+	return of[[]string]{list[string]{field: field, item: item, grows: true, shape: map[string]any{"type": "string", "minLength": 1}}}
 }
 
 func controlNamed(s string) (isolation.Control, error) {
@@ -287,7 +287,7 @@ func hostPath(s string) (string, error) {
 		return "", fmt.Errorf("%q must begin with / or ~/ (or ./ for a flag)", s)
 	}
 	if slices.Contains(strings.Split(s, "/"), "..") {
-		return "", fmt.Errorf("%q must not contain ..", s)
+		return "", fmt.Errorf("%q must not have .. in it", s)
 	}
 	return filepath.Clean(s), nil
 }

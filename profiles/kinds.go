@@ -9,17 +9,60 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// kind is what keys of one type have in common. Inside any is always the kind's own Go type.
+// kind is what keys of one type have in common. A value is of the kind's own Go type; nil is one that is not set.
 type kind interface {
 	node(n *yaml.Node) (any, error)       // a value as a file has it; errors carry the line
 	text(texts []string) (any, error)     // a value as a flag (each use one text) or a variable has it
-	merge(below, v any) any               // v put over the value below it; below may be nil
+	merge(below, v any) any               // v put over the value below it
 	narrower(have, v any) (whyNot string) // empty when v allows nothing that have does not
-	get(p *Profile) any                   // nil: not set
+	get(p *Profile) any
 	set(p *Profile, v any)
 	encode(v any) *yaml.Node
 	schema() map[string]any
 	repeats() bool // a flag that is given twice adds
+}
+
+// codec is a kind with its type.
+type codec[T any] interface {
+	node(n *yaml.Node) (T, error)
+	text(texts []string) (T, error)
+	merge(below, v T) T
+	narrower(have, v T) (whyNot string)
+	get(p *Profile) (v T, isSet bool)
+	set(p *Profile, v T)
+	encode(v T) *yaml.Node
+	schema() map[string]any
+	repeats() bool
+}
+
+// of makes a kind of a codec.
+type of[T any] struct{ codec[T] }
+
+func (k of[T]) node(n *yaml.Node) (any, error)   { return k.codec.node(n) }
+func (k of[T]) text(texts []string) (any, error) { return k.codec.text(texts) }
+func (k of[T]) merge(below, v any) any           { return k.codec.merge(as[T](below), as[T](v)) }
+func (k of[T]) set(p *Profile, v any)            { k.codec.set(p, as[T](v)) }
+func (k of[T]) encode(v any) *yaml.Node          { return k.codec.encode(as[T](v)) }
+
+// narrower: where there is no limit, any is narrower.
+func (k of[T]) narrower(have, v any) string {
+	if have == nil {
+		return ""
+	}
+	return k.codec.narrower(as[T](have), as[T](v))
+}
+
+func (k of[T]) get(p *Profile) any {
+	if v, isSet := k.codec.get(p); isSet {
+		return v
+	}
+	return nil
+}
+
+// as returns what v is, and the zero value for nil.
+func as[T any](v any) T {
+	t, _ := v.(T)
+	return t
 }
 
 // inherit stands, in a list, for everything that the list holds below. Without it a list replaces.
@@ -35,44 +78,37 @@ type scalar[T any] struct {
 	shape  map[string]any
 }
 
-func (k scalar[T]) node(n *yaml.Node) (any, error) {
+func (k scalar[T]) node(n *yaml.Node) (v T, err error) {
 	s, err := scalarText(n)
 	if err != nil {
-		return nil, err
+		return v, err
 	}
 	// YAML 1.1 reads 0512 as octal, YAML 1.2 and people read it as decimal.
 	if n.Tag == "!!int" && len(s) > 1 && s[0] == '0' {
-		return nil, mistake(n.Line, "%s is octal for some readers and decimal for others; write it without leading zeros", s)
+		return v, mistake(n.Line, "%s is octal for some readers and decimal for others; write it without leading zeros", s)
 	}
-	v, err := k.parse(s)
-	if err != nil {
-		return nil, mistake(n.Line, "%s", err)
+	if v, err = k.parse(s); err != nil {
+		return v, mistake(n.Line, "%s", err)
 	}
 	return v, nil
 }
 
-func (k scalar[T]) text(texts []string) (any, error) { return k.parse(texts[len(texts)-1]) }
-func (k scalar[T]) merge(_, v any) any               { return v }
-func (k scalar[T]) set(p *Profile, v any)            { k.store(p, v.(T)) }
-func (k scalar[T]) schema() map[string]any           { return k.shape }
-func (k scalar[T]) repeats() bool                    { return false }
+func (k scalar[T]) text(texts []string) (T, error) { return k.parse(texts[len(texts)-1]) }
+func (k scalar[T]) merge(_, v T) T                 { return v }
+func (k scalar[T]) get(p *Profile) (T, bool)       { return k.load(p) }
+func (k scalar[T]) set(p *Profile, v T)            { k.store(p, v) }
+func (k scalar[T]) schema() map[string]any         { return k.shape }
+func (k scalar[T]) repeats() bool                  { return false }
 
-func (k scalar[T]) get(p *Profile) any {
-	if v, ok := k.load(p); ok {
-		return v
-	}
-	return nil
-}
-
-func (k scalar[T]) narrower(have, v any) string {
-	if have == nil || k.narrow(have.(T), v.(T)) {
+func (k scalar[T]) narrower(have, v T) string {
+	if k.narrow(have, v) {
 		return ""
 	}
-	return fmt.Sprintf("says %s, where the trusted side says %s", k.format(v.(T)), k.format(have.(T)))
+	return fmt.Sprintf("says %s, where the trusted side says %s", k.format(v), k.format(have))
 }
 
-func (k scalar[T]) encode(v any) *yaml.Node {
-	return &yaml.Node{Kind: yaml.ScalarNode, Value: k.format(v.(T))}
+func (k scalar[T]) encode(v T) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Value: k.format(v)}
 }
 
 // list is a set of words. The order has no meaning, but is kept for people.
@@ -83,7 +119,7 @@ type list[T ~string] struct {
 	shape map[string]any
 }
 
-func (k list[T]) node(n *yaml.Node) (any, error) {
+func (k list[T]) node(n *yaml.Node) ([]T, error) {
 	if n.Kind != yaml.SequenceNode {
 		return nil, mistake(n.Line, "must be a list, such as [a, b]")
 	}
@@ -110,7 +146,7 @@ func (k list[T]) word(s string) (T, error) {
 }
 
 // text adds to what files say; each text may hold several words with commas between.
-func (k list[T]) text(texts []string) (any, error) {
+func (k list[T]) text(texts []string) ([]T, error) {
 	v := []T{inherit}
 	for _, s := range strings.Split(strings.Join(texts, ","), ",") {
 		if s = strings.TrimSpace(s); s == "" {
@@ -125,12 +161,11 @@ func (k list[T]) text(texts []string) (any, error) {
 	return v, nil
 }
 
-func (k list[T]) merge(below, v any) any {
-	merged := make([]T, 0, len(v.([]T)))
-	for _, x := range v.([]T) {
+func (k list[T]) merge(below, v []T) []T {
+	merged := make([]T, 0, len(v))
+	for _, x := range v {
 		if x == inherit {
-			old, _ := below.([]T)
-			merged = append(merged, old...)
+			merged = append(merged, below...)
 		} else {
 			merged = append(merged, x)
 		}
@@ -148,13 +183,12 @@ func unique[T comparable](s []T) []T {
 	return kept
 }
 
-func (k list[T]) narrower(have, v any) string {
-	old, _ := have.([]T)
+func (k list[T]) narrower(have, v []T) string {
 	if k.grows {
-		if gone := without(old, v.([]T)); len(gone) > 0 {
+		if gone := without(have, v); len(gone) > 0 {
 			return "drops " + oneOf(gone)
 		}
-	} else if more := without(v.([]T), old); len(more) > 0 {
+	} else if more := without(v, have); len(more) > 0 {
 		return "adds " + oneOf(more)
 	}
 	return ""
@@ -165,19 +199,13 @@ func without[T comparable](a, b []T) []T {
 	return slices.DeleteFunc(slices.Clone(a), func(x T) bool { return slices.Contains(b, x) })
 }
 
-func (k list[T]) get(p *Profile) any {
-	if v := *k.field(p); v != nil {
-		return v
-	}
-	return nil
-}
+func (k list[T]) get(p *Profile) ([]T, bool) { return *k.field(p), *k.field(p) != nil }
+func (k list[T]) set(p *Profile, v []T)      { *k.field(p) = v }
+func (k list[T]) repeats() bool              { return true }
 
-func (k list[T]) set(p *Profile, v any) { *k.field(p) = v.([]T) }
-func (k list[T]) repeats() bool         { return true }
-
-func (k list[T]) encode(v any) *yaml.Node {
+func (k list[T]) encode(v []T) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.SequenceNode}
-	for _, x := range v.([]T) {
+	for _, x := range v {
 		n.Content = append(n.Content, textNode(string(x)))
 	}
 	if len(n.Content) == 0 {
@@ -187,17 +215,13 @@ func (k list[T]) encode(v any) *yaml.Node {
 }
 
 func (k list[T]) schema() map[string]any {
-	item := maps.Clone(k.shape)
-	if words, ok := item["enum"].([]string); ok {
-		item["enum"] = append([]string{inherit}, words...)
-	}
-	return map[string]any{"type": "array", "items": item}
+	return map[string]any{"type": "array", "items": map[string]any{"anyOf": []any{k.shape, map[string]any{"const": inherit}}}}
 }
 
 // vars is a map of environment variables. Maps merge: a variable replaces the one of the same name below.
 type vars struct{}
 
-func (vars) node(n *yaml.Node) (any, error) {
+func (vars) node(n *yaml.Node) (map[string]string, error) {
 	if n.Kind != yaml.MappingNode {
 		return nil, mistake(n.Line, "must be a map, such as {LANG: C.UTF-8}")
 	}
@@ -221,7 +245,7 @@ func (vars) node(n *yaml.Node) (any, error) {
 	return v, nil
 }
 
-func (vars) text(texts []string) (any, error) {
+func (vars) text(texts []string) (map[string]string, error) {
 	v := make(map[string]string, len(texts))
 	for _, t := range texts {
 		name, value, ok := strings.Cut(t, "=")
@@ -236,39 +260,30 @@ func (vars) text(texts []string) (any, error) {
 	return v, nil
 }
 
-func (vars) merge(below, v any) any {
+func (vars) merge(below, v map[string]string) map[string]string {
 	merged := map[string]string{}
-	if old, ok := below.(map[string]string); ok {
-		maps.Copy(merged, old)
-	}
-	maps.Copy(merged, v.(map[string]string))
+	maps.Copy(merged, below)
+	maps.Copy(merged, v)
 	return merged
 }
 
-func (vars) narrower(have, v any) string {
-	old, _ := have.(map[string]string)
-	for _, name := range slices.Sorted(maps.Keys(v.(map[string]string))) {
-		if value, ok := old[name]; !ok || value != v.(map[string]string)[name] {
+func (vars) narrower(have, v map[string]string) string {
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		if value, ok := have[name]; !ok || value != v[name] {
 			return "sets " + name
 		}
 	}
 	return ""
 }
 
-func (vars) get(p *Profile) any {
-	if p.Env == nil {
-		return nil
-	}
-	return p.Env
-}
+func (vars) get(p *Profile) (map[string]string, bool) { return p.Env, p.Env != nil }
+func (vars) set(p *Profile, v map[string]string)      { p.Env = v }
+func (vars) repeats() bool                            { return true }
 
-func (vars) set(p *Profile, v any) { p.Env = v.(map[string]string) }
-func (vars) repeats() bool         { return true }
-
-func (vars) encode(v any) *yaml.Node {
+func (vars) encode(v map[string]string) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.MappingNode}
-	for _, name := range slices.Sorted(maps.Keys(v.(map[string]string))) {
-		n.Content = append(n.Content, textNode(name), textNode(v.(map[string]string)[name]))
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		n.Content = append(n.Content, textNode(name), textNode(v[name]))
 	}
 	if len(n.Content) == 0 {
 		n.Style = yaml.FlowStyle

@@ -49,7 +49,7 @@ func Load(o LoadOptions) (*Effective, error) {
 	for _, d := range files.trusted {
 		l.apply(d)
 	}
-	mounts, _ := l.get("mounts").([]Mount)
+	mounts := as[[]Mount](l.get("mounts"))
 	if len(files.narrowing) > 0 {
 		limit := newLayers()
 		for _, d := range slices.Concat(files.trusted, []*document{variables, flags}) {
@@ -74,9 +74,9 @@ func Load(o LoadOptions) (*Effective, error) {
 
 // locate tells a mistake of an effective value where the value comes from.
 func (e *Effective) locate(err error) error {
-	var mistake *Error
-	if errors.As(err, &mistake) {
-		mistake.Source = e.Origins[mistake.Key]
+	var where *Error
+	if errors.As(err, &where) {
+		where.Source = e.Origins[where.Key]
 	}
 	return err
 }
@@ -173,7 +173,7 @@ func (l *layers) effective(top *document) *Effective {
 			k.kind.set(&e.Profile, v)
 		}
 	}
-	e.Digest = e.Profile.digest()
+	e.Digest = e.digest()
 	return e
 }
 

@@ -12,7 +12,7 @@ import (
 // mountList is the list of mounts. A mount replaces one below at the same target.
 type mountList struct{}
 
-func (mountList) node(n *yaml.Node) (any, error) {
+func (mountList) node(n *yaml.Node) ([]Mount, error) {
 	if n.Kind != yaml.SequenceNode {
 		return nil, mistake(n.Line, "must be a list of {source, target, readonly}")
 	}
@@ -70,7 +70,7 @@ func mountNode(n *yaml.Node) (Mount, error) {
 
 // text reads Docker's SOURCE:TARGET[:ro|rw]. Unlike Docker's, a mount is read-only unless it says rw: what is
 // mounted is not a copy, and nothing that the sandbox writes there can be discarded.
-func (mountList) text(texts []string) (any, error) {
+func (mountList) text(texts []string) ([]Mount, error) {
 	v := []Mount{{Source: inherit}}
 	for _, t := range texts {
 		parts := strings.Split(t, ":")
@@ -117,12 +117,11 @@ func (m *Mount) check() error {
 	return nil
 }
 
-func (mountList) merge(below, v any) any {
+func (mountList) merge(below, v []Mount) []Mount {
 	var all []Mount
-	for _, m := range v.([]Mount) {
+	for _, m := range v {
 		if m.Source == inherit {
-			old, _ := below.([]Mount)
-			all = append(all, old...)
+			all = append(all, below...)
 		} else {
 			all = append(all, m)
 		}
@@ -135,32 +134,25 @@ func (mountList) merge(below, v any) any {
 	return merged
 }
 
-func (mountList) narrower(have, v any) string {
-	old, _ := have.([]Mount)
-	for _, m := range v.([]Mount) {
+func (mountList) narrower(have, v []Mount) string {
+	for _, m := range v {
 		same := func(h Mount) bool {
 			return h.Source == m.Source && h.Target == m.Target && (m.ReadOnly || !h.ReadOnly)
 		}
-		if !slices.ContainsFunc(old, same) {
+		if !slices.ContainsFunc(have, same) {
 			return "adds " + m.Source + " at " + m.Target
 		}
 	}
 	return ""
 }
 
-func (mountList) get(p *Profile) any {
-	if p.Mounts == nil {
-		return nil
-	}
-	return p.Mounts
-}
+func (mountList) get(p *Profile) ([]Mount, bool) { return p.Mounts, p.Mounts != nil }
+func (mountList) set(p *Profile, v []Mount)      { p.Mounts = v }
+func (mountList) repeats() bool                  { return true }
 
-func (mountList) set(p *Profile, v any) { p.Mounts = v.([]Mount) }
-func (mountList) repeats() bool         { return true }
-
-func (mountList) encode(v any) *yaml.Node {
+func (mountList) encode(v []Mount) *yaml.Node {
 	n := &yaml.Node{Kind: yaml.SequenceNode}
-	for _, m := range v.([]Mount) {
+	for _, m := range v {
 		readonly := &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!bool", Value: fmt.Sprint(m.ReadOnly)}
 		n.Content = append(n.Content, &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{
 			textNode("source"), textNode(m.Source), textNode("target"), textNode(m.Target), textNode("readonly"), readonly,

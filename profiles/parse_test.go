@@ -73,7 +73,7 @@ func TestParseMistakes(t *testing.T) {
 		"no unit":             {"limits: {timeout: 600}\n", "x.yaml:1: limits.timeout: "},
 		"yes is no boolean":   {"mounts: [{source: /a, target: /b, readonly: yes}]\n", `readonly must be true or false, not "yes"`},
 		"relative source":     {"mounts: [{source: a, target: /b}]\n", `source "a" must begin with`},
-		"dots in source":      {"mounts: [{source: /a/../etc, target: /b}]\n", `must not contain ..`},
+		"dots in source":      {"mounts: [{source: /a/../etc, target: /b}]\n", `must not have .. in it`},
 		"our target":          {"mounts: [{source: /a, target: /workspace/}]\n", "target /workspace is taken"},
 		"proc target":         {"mounts: [{source: /a, target: /x/../proc/sys}]\n", "target /proc/sys is taken"},
 		"no target":           {"mounts: [{source: /a}]\n", `target "" is not an absolute`},

@@ -39,8 +39,6 @@ type Profile struct {
 	Gates     Gates    `json:"gates"`
 	Protected []string `json:"protected"` // globs that are never promoted without an explicit word
 	Promote   string   `json:"promote"`   // what happens to an accepted change: "none", "patch", "apply"
-
-	lines map[string]int // key → line, of what a file sets
 }
 
 // Network is the rule that holds for a step that names none.
