@@ -36,16 +36,18 @@ func networkCases() []Case {
 		{"net/raw", "raw packets", Denied, func(*Host) error { return socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP) }},
 		{"net/raw6", "raw packets", Denied | Absent, func(*Host) error { return socket(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6) }},
 		{"net/ping", "packets to anywhere", Denied | Unreachable, func(*Host) error { return socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP) }},
-		{"net/tcp_outside", "the network", Unreachable | Denied, func(*Host) error {
+		{"net/tcp_outside", "the network", Unreachable | Denied | Invalid, func(*Host) error {
 			return anyOf(outside, Unreachable|Denied|Invalid|Absent, func(a string) error { return dial("tcp", a) })
 		}},
-		{"net/udp_outside", "the network", Unreachable | Denied, func(*Host) error {
+		{"net/udp_outside", "the network", Unreachable | Denied | Invalid, func(*Host) error {
 			return anyOf(outside, Unreachable|Denied|Invalid|Absent, func(a string) error { return dial("udp", a) })
 		}},
 		{"net/tcp_host", "services of the host", Unreachable | Denied, func(h *Host) error {
 			return anyOf(h.Listeners, Unreachable|Denied, func(a string) error { return dial("tcp", a) })
 		}},
-		{"net/unix_abstract", "services of the host by abstract sockets (CVE-2020-15257)", Unreachable | Absent | Denied, func(h *Host) error { return dial("unix", h.Abstract) }},
+		{"net/unix_abstract", "services of the host by abstract sockets (CVE-2020-15257)", Unreachable | Absent | Denied, func(h *Host) error {
+			return anyOf([]string{h.Abstract}, Unreachable|Absent|Denied, func(a string) error { return dial("unix", a) })
+		}},
 		{"net/interfaces", "more than a loopback device", NoEffect, interfaces},
 		{"net/new_interface", "a network device", Denied, newInterface},
 		{"net/so_mark", "marked packets", Denied, func(*Host) error { return option(unix.SO_MARK) }},

@@ -15,7 +15,7 @@ import (
 // procSecrets are the files of /proc that tell about the kernel or other users.
 var procSecrets = []string{
 	"kcore", "kmsg", "keys", "key-users", "kpagecount", "kpageflags", "kpagecgroup", "timer_list", "sched_debug", "slabinfo",
-	"vmallocinfo", "latency_stats", "interrupts", "iomem", "ioports", "acpi/event", "asound/cards", "scsi/scsi", "pagetypeinfo",
+	"vmallocinfo", "latency_stats", "interrupts", "acpi/event", "asound/cards", "scsi/scsi", "pagetypeinfo",
 }
 
 // procSwitches are files of /proc whose writing changes the kernel.
@@ -25,7 +25,7 @@ var procSwitches = []string{
 	"sys/kernel/shmmax", "sys/kernel/msgmax", "sys/vm/overcommit_memory", "sys/vm/drop_caches", "sys/vm/panic_on_oom",
 	"sys/fs/file-max", "sys/fs/binfmt_misc/register", "sys/fs/suid_dumpable", "sys/net/ipv4/ip_forward",
 	"sys/net/ipv4/ping_group_range", "sys/user/max_user_namespaces", "irq/0/smp_affinity", "irq/default_smp_affinity", "mtrr",
-	"dynamic_debug/control", "bus/pci/devices", "fs/ext4", "driver/rtc", "kmsg", "kcore", "apm", "acpi/wakeup",
+	"dynamic_debug/control", "bus/pci/devices", "kmsg", "kcore", "apm", "acpi/wakeup",
 }
 
 // secretClass: a file that the kernel keeps from us, or that is masked.
@@ -40,7 +40,9 @@ func procCases() []Case {
 		cases = append(cases, Case{"proc/write_" + strings.ReplaceAll(name, "/", "_"), "a change of the host's kernel", secretClass, opensForWriting("/proc/" + name)})
 	}
 	return append(cases, []Case{
-		{"proc/kallsyms", "kernel addresses", secretClass, kallsyms},
+		{"proc/kallsyms", "kernel addresses", secretClass, addresses("/proc/kallsyms", " ")},
+		{"proc/iomem", "physical addresses", secretClass, addresses("/proc/iomem", " : ")},
+		{"proc/ioports", "the hardware's ports", secretClass, addresses("/proc/ioports", " : ")},
 		{"proc/sys_create", "a directory entry in /proc/sys", Denied | ReadOnly | Absent, func(*Host) error { return os.WriteFile("/proc/sys/caisson", nil, 0o600) }},
 		{"proc/self_exe_write", "the supervisor's binary overwritten (CVE-2019-5736)", Denied | Busy | ReadOnly, opensForWriting("/proc/self/exe")},
 		{"proc/self_exe_fd_write", "the binary overwritten through a descriptor (CVE-2019-5736)", Denied | Busy | ReadOnly, selfExeFD},
@@ -69,18 +71,21 @@ func procCases() []Case {
 	}...)
 }
 
-// kallsyms: names are public, addresses are not. The kernel prints zeros to the unprivileged.
-func kallsyms(*Host) error {
-	data, err := readSome("/proc/kallsyms")
-	if err != nil {
-		return err
-	}
-	for line := range bytes.Lines(data) {
-		if address, _, ok := bytes.Cut(line, []byte(" ")); ok && len(bytes.Trim(address, "0")) > 0 {
-			return nil
+// addresses returns a try that succeeds when the first column has one. The names beside them are public; the kernel
+// prints zeros to the unprivileged.
+func addresses(path, separator string) func(*Host) error {
+	return func(*Host) error {
+		data, err := readSome(path)
+		if err != nil {
+			return err
 		}
+		for line := range bytes.Lines(data) {
+			if a, _, ok := bytes.Cut(line, []byte(separator)); ok && len(bytes.Trim(a, " 0-")) > 0 {
+				return nil
+			}
+		}
+		return refuse(Empty, "no addresses")
 	}
-	return refuse(Empty, "no addresses")
 }
 
 func selfExeFD(*Host) error {

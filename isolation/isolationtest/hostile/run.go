@@ -61,18 +61,17 @@ func Args(h Host) ([]string, error) {
 
 // Main is the program. It returns the exit status: 0 when it could do its work, whatever it found.
 func Main(args []string) int {
-	inherited := openDescriptors() // before anything here opens one
-	if err := command(args, inherited); err != nil {
+	if err := command(args); err != nil {
 		fmt.Fprintln(os.Stderr, "hostile:", err)
 		return 1
 	}
 	return 0
 }
 
-func command(args, inherited []string) error {
+func command(args []string) error {
 	switch {
 	case len(args) == 2 && args[0] == cmdAll:
-		r := &Report{UID: os.Getuid(), Inherited: inherited}
+		r := &Report{UID: os.Getuid(), Inherited: inherited()}
 		for _, c := range Cases() {
 			r.Outcomes = append(r.Outcomes, spawn(c, args[1]))
 		}
@@ -137,11 +136,12 @@ func spawn(c Case, host string) Outcome {
 	return o
 }
 
-// openDescriptors lists the descriptors beyond 2, by asking for each: reading /proc/self/fd would open one.
-func openDescriptors() []string {
+// inherited lists the descriptors beyond 2 that came through execve: those without close-on-exec, because a Go program
+// opens its own with it. It asks for each number: reading /proc/self/fd would open one.
+func inherited() []string {
 	var open []string
 	for fd := 3; fd < 1024; fd++ {
-		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC != 0 {
 			continue
 		}
 		target, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))

@@ -1,0 +1,189 @@
+//go:build linux
+
+package isolationtest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson/isolation"
+)
+
+var lifecycleTests = []test{
+	{"start", (*suite).testStart},
+	{"close is idempotent", (*suite).testClose},
+	{"closed answers ErrClosed", (*suite).testErrClosed},
+	{"close ends commands", (*suite).testCloseEnds},
+	{"cancelled", (*suite).testCancelled},
+	{"concurrent starts", (*suite).testConcurrentStarts},
+	{"many execs", (*suite).testManyExecs},
+	{"concurrent execs", (*suite).testConcurrentExecs},
+	{"missing directory", (*suite).testMissingDirectory},
+	{"probe", (*suite).testProbe},
+}
+
+func (s *suite) testStart(t *testing.T) {
+	b := s.start(t)
+	if !alive(b.PID()) {
+		t.Errorf("PID 1 is said to be %d, which is no process", b.PID())
+	}
+	if got := b.help(t, "echo", "hello"); got != "hello\n" {
+		t.Errorf("output %q", got)
+	}
+	if b.group != nil {
+		pids, err := b.group.Procs()
+		if err != nil || len(pids) != 1 || pids[0] != b.PID() {
+			t.Errorf("the cgroup holds %v (%v), PID 1 is %d", pids, err, b.PID())
+		}
+	}
+}
+
+func (s *suite) testClose(t *testing.T) {
+	b := s.start(t)
+	pid := b.PID()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			if err := b.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := b.Close(t.Context()); err != nil {
+		t.Error("closed again:", err)
+	}
+	if alive(pid) {
+		t.Error("PID 1 is alive after Close")
+	}
+}
+
+func (s *suite) testErrClosed(t *testing.T) {
+	b := s.start(t)
+	p := b.process(t, "exit", "0")
+	must(t, b.Close(t.Context()))
+	if _, err := b.Exec(t.Context(), p); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Exec: %v", err)
+	}
+	if err := b.Freeze(t.Context()); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Freeze: %v", err)
+	}
+	if err := b.Thaw(t.Context()); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Thaw: %v", err)
+	}
+}
+
+func (s *suite) testCloseEnds(t *testing.T) {
+	b := s.start(t)
+	x, out := b.ready(t, b.process(t, "pause"))
+	must(t, b.Close(t.Context()))
+	if st := wait(t, x); st.Signal == 0 {
+		t.Errorf("the command ended with %+v, not by a signal", st)
+	}
+	<-out.data
+	if err := x.Signal(0); !errors.Is(err, os.ErrProcessDone) {
+		t.Errorf("Signal after the end: %v", err)
+	}
+}
+
+func (s *suite) testCancelled(t *testing.T) {
+	b := s.start(t)
+	cause := errors.New("the user changed his mind")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if _, err := b.Exec(ctx, b.process(t, "exit", "0")); !errors.Is(err, cause) {
+		t.Errorf("Exec: %v, want the cause", err)
+	}
+	// Wait gives up waiting; the command goes on.
+	x, _ := b.ready(t, b.process(t, "pause"))
+	ctx, cancelWait := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
+	defer cancelWait()
+	if _, err := x.Wait(ctx); !errors.Is(err, cause) {
+		t.Errorf("Wait: %v, want the cause", err)
+	}
+	if !alive(x.PID()) {
+		t.Error("giving up waiting ended the command")
+	}
+}
+
+func (s *suite) testConcurrentStarts(t *testing.T) {
+	var wg sync.WaitGroup
+	for range 12 {
+		wg.Go(func() {
+			b := s.start(t)
+			if got := b.help(t, "echo", "x"); got != "x\n" {
+				t.Errorf("output %q", got)
+			}
+			if err := b.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func (s *suite) testManyExecs(t *testing.T) {
+	b := s.start(t)
+	p := b.process(t, "exit", "0")
+	for i := range 200 {
+		x, err := b.Exec(t.Context(), p) // one cgroup for all
+		if err != nil {
+			t.Fatalf("exec %d: %v", i, err)
+		}
+		if st := wait(t, x); st.Code != 0 || st.Signal != 0 {
+			t.Fatalf("exec %d: %+v", i, st)
+		}
+	}
+}
+
+func (s *suite) testConcurrentExecs(t *testing.T) {
+	b := s.start(t)
+	var wg sync.WaitGroup
+	for i := range 16 {
+		p := b.process(t, "exit", string(rune('0'+i%8)))
+		wg.Go(func() {
+			if r := b.run(t, p); r.Code != i%8 {
+				t.Errorf("exit code %d, want %d", r.Code, i%8)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// testMissingDirectory: a spec that cannot be fulfilled is an error, and leaves nothing (the suite's end checks that).
+func (s *suite) testMissingDirectory(t *testing.T) {
+	for name, c := range map[string]change{
+		"workspace": func(o *isolation.BuildOptions, _ *box) { o.Stacks[0].Lower[0].Path += "/none" },
+		"upper":     func(o *isolation.BuildOptions, _ *box) { o.Stacks[0].Upper += "/none" },
+		"root":      func(o *isolation.BuildOptions, _ *box) { o.Root.Layers[0].Path += "/none" },
+		"bind": func(o *isolation.BuildOptions, b *box) {
+			o.Mounts = append(o.Mounts, isolation.Bind{Source: b.dir + "/none", Target: "/mnt"})
+		},
+		"target": func(o *isolation.BuildOptions, b *box) {
+			o.Mounts = append(o.Mounts, isolation.Bind{Source: b.dir, Target: "/none"})
+		},
+	} {
+		if _, err := s.tryStart(t, c); err == nil {
+			t.Errorf("a missing %s: no error", name)
+		} else if errors.Is(err, isolation.ErrUnsupported) && name != "upper" {
+			t.Errorf("a missing %s is blamed on the host: %v", name, err)
+		}
+	}
+}
+
+func (s *suite) testProbe(t *testing.T) {
+	features := s.engine.Probe(t.Context())
+	for _, c := range isolation.Controls() {
+		f := features.Get(c)
+		if f.Support != isolation.Available && f.Detail == "" {
+			t.Errorf("%s is %v without a reason", c, f.Support)
+		}
+		if f.Support == isolation.Unsupported && f.Remedy == "" {
+			t.Errorf("%s is unsupported (%s) without a remedy", c, f.Detail)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+//go:build linux
+
+package isolationtest_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/caisson-dev/caisson/internal/testenv"
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/isolationtest"
+	"github.com/caisson-dev/caisson/isolation/isolationtest/hostile"
+	"github.com/caisson-dev/caisson/isolation/native"
+	"github.com/caisson-dev/caisson/isolation/seccomp"
+	"github.com/caisson-dev/caisson/quota"
+)
+
+func TestMain(m *testing.M) { isolationtest.Main(m) }
+
+// TestNative runs the suite with limits, as whoever runs the tests.
+func TestNative(t *testing.T) {
+	cgroups, err := quota.Probe()
+	if err != nil && os.Geteuid() == 0 {
+		testenv.Need(t, "cgroups", err)
+	}
+	isolationtest.Run(t, newNative, isolationtest.Options{Seccomp: seccomp.Default(), Cgroups: cgroups, Weaker: weaker()})
+}
+
+// TestNativeWithoutCgroups is what a user without delegation gets.
+func TestNativeWithoutCgroups(t *testing.T) {
+	isolationtest.Run(t, newNative, isolationtest.Options{Seccomp: seccomp.Default(), Weaker: weaker()})
+}
+
+// TestNativeUnprivileged runs the suite again as an ordinary user.
+func TestNativeUnprivileged(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Need(t, "unprivileged", errors.New("this run is unprivileged already; root can become another user"))
+	}
+	runAs(t, 1001, "-test.run=^TestNativeWithoutCgroups$", "-test.v="+fmt.Sprint(testing.Verbose()))
+}
+
+func newNative(t *testing.T) isolation.Engine {
+	t.Helper()
+	e, err := native.New(native.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+// weaker are the controls that an unprivileged user cannot have.
+func weaker() []isolation.Control {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return []isolation.Control{isolation.ControlIDMap}
+}
+
+// runAs runs this test binary again as another user.
+func runAs(t *testing.T, uid uint32, args ...string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "isolationtest-user")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	exe, err := os.ReadFile("/proc/self/exe") // go test's own directory is closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "isolationtest.test")
+	for _, err := range []error{os.WriteFile(binary, exe, 0o755), os.Chmod(binary, 0o755), os.Chown(dir, int(uid), int(uid)), os.Chmod(dir, 0o755)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := exec.Command(binary, args...)
+	c.Dir = dir
+	c.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir)
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	out, err := c.CombinedOutput()
+	t.Logf("as uid %d:\n%s", uid, out)
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHostileOutside proves that the attempts can succeed: without a sandbox, as a user that nobody else is, the
+// program must report these holes.
+func TestHostileOutside(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Need(t, "root", errors.New("only root can become a user that has no other process"))
+	}
+	const lonely = 61234 // some attempts would harm other processes of the same user
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	network, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args, err := hostile.Args(hostile.Host{
+		Hostname: host, PID: os.Getpid(), Secret: "root:", Files: []string{"/etc/passwd"}, Writable: []string{"/tmp"},
+		Namespaces: map[string]string{"net": network},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.Command("/proc/self/exe", args...)
+	c.Args[0] = "hostile"
+	c.Dir = "/tmp"
+	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: lonely, Gid: lonely}}
+	out, err := c.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r hostile.Report
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatal(err)
+	}
+	holes := map[string]bool{}
+	for _, o := range r.Holes() {
+		holes[o.Name] = true
+		t.Logf("%s: %s", o.Name, o.Detail)
+	}
+	for _, name := range []string{
+		"file/host", "file/write_anywhere", "kernel/hostname", "dev/extra", "sys/listing", "mount/host_paths", "mount/flags",
+		"cred/no_new_privs", "cred/seccomp", "ns/identity_map", "ns/host_net", "kernel/keyctl", "arch/modify_ldt",
+	} {
+		if !holes[name] && !(name == "arch/modify_ldt" && runtime.GOARCH != "amd64") {
+			t.Errorf("%s was refused without any sandbox", name)
+		}
+	}
+}
