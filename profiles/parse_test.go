@@ -127,7 +127,10 @@ func TestParseReportsEveryMistakeInOrder(t *testing.T) {
 	_, err := Parse("x", []byte("zzzzzz: 1\nlimits: {cpus: x, memory: 1g}\nengine: [a]\n"))
 	var lines []int
 	for _, e := range flatten(err) {
-		lines = append(lines, e.(*Error).Line)
+		var mistake *Error
+		if errors.As(e, &mistake) {
+			lines = append(lines, mistake.Line)
+		}
 	}
 	if fmt.Sprint(lines) != "[1 2 3]" {
 		t.Errorf("lines %v in %v", lines, err)
