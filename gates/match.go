@@ -1,0 +1,201 @@
+package gates
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// matcher finds the first of many patterns that a path matches. Most patterns have an element without
+// wildcards, which must then be an element of the path: looking those up is what keeps a change of 100,000
+// entries quick.
+type matcher struct {
+	patterns []string         // folded, in their order
+	names    []string         // as they were given
+	literal  map[string][]int // indices, by the longest literal element
+	rest     []int            // those without one
+}
+
+func newMatcher(patterns []string) (*matcher, error) {
+	m := &matcher{literal: map[string][]int{}}
+	for _, p := range patterns {
+		if err := checkPattern(p); err != nil {
+			return nil, err
+		}
+		for _, simple := range expand(p) {
+			m.add(p, foldCase(simple))
+		}
+	}
+	return m, nil
+}
+
+func checkPattern(p string) error {
+	if !doublestar.ValidatePattern(p) || p == "" || path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
+		return fmt.Errorf("%q is not a glob relative to the workspace", p)
+	}
+	return nil
+}
+
+func (m *matcher) add(name, pattern string) {
+	i := len(m.patterns)
+	m.patterns, m.names = append(m.patterns, pattern), append(m.names, name)
+	anchor := ""
+	for e := range strings.SplitSeq(pattern, "/") {
+		if isLiteral(e) && len(e) > len(anchor) {
+			anchor = e
+		}
+	}
+	if anchor == "" {
+		m.rest = append(m.rest, i)
+	} else {
+		m.literal[anchor] = append(m.literal[anchor], i)
+	}
+}
+
+func isLiteral(element string) bool { return !strings.ContainsAny(element, `*?[]{}\`) }
+
+// find returns the pattern, as it was given, that a folded path matches.
+func (m *matcher) find(folded string) (string, bool) {
+	best := -1
+	try := func(candidates []int) {
+		for _, i := range candidates {
+			if (best < 0 || i < best) && doublestar.MatchUnvalidated(m.patterns[i], folded) {
+				best = i
+			}
+		}
+	}
+	try(m.rest)
+	for e := range strings.SplitSeq(folded, "/") {
+		if c, ok := m.literal[e]; ok {
+			try(c)
+		}
+	}
+	if best < 0 {
+		return "", false
+	}
+	return m.names[best], true
+}
+
+// expand writes out the alternatives of braces, so that most elements become literal.
+func expand(p string) []string {
+	open := strings.IndexByte(p, '{')
+	if open < 0 || strings.ContainsAny(p, `[\`) {
+		return []string{p}
+	}
+	var parts []string
+	depth, start := 0, open+1
+	for i := open; i < len(p); i++ {
+		switch p[i] {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		}
+		if depth == 0 || depth == 1 && p[i] == ',' {
+			parts = append(parts, p[start:i])
+			start = i + 1
+		}
+		if depth == 0 {
+			break
+		}
+	}
+	if depth != 0 {
+		return []string{p}
+	}
+	var out []string
+	for _, part := range parts {
+		out = append(out, expand(p[:open]+part+p[start:])...)
+	}
+	return out
+}
+
+// parents returns the directories above what a pattern protects: a link there would put another directory's
+// files in their place.
+func parents(patterns []string) []string {
+	var out []string
+	for _, p := range patterns {
+		for _, simple := range expand(p) {
+			elements := strings.Split(simple, "/")
+			for i := range elements[:len(elements)-1] {
+				if isLiteral(elements[i]) {
+					out = append(out, strings.Join(elements[:i+1], "/"))
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// fold maps a path to what it may mean on a filesystem that ignores case or repairs names: ext4 and f2fs with
+// casefold, vfat, NTFS, HFS+, shares of other systems. Git's own checks are the model (CVE-2014-9390).
+func fold(p string) string {
+	if isPlain(p) {
+		return p
+	}
+	elements := strings.Split(foldCase(p), "/")
+	for i, e := range elements {
+		if cut := strings.IndexByte(e, ':'); cut > 0 { // an NTFS stream
+			e = e[:cut]
+		}
+		if trimmed := strings.TrimRight(e, ". "); trimmed != "" {
+			e = trimmed
+		}
+		if e == "git~1" { // its short name
+			e = ".git"
+		}
+		elements[i] = e
+	}
+	return strings.Join(elements, "/")
+}
+
+// isPlain says whether fold changes nothing: true for nearly every path.
+func isPlain(p string) bool {
+	for i := range len(p) {
+		c := p[i]
+		if 'A' <= c && c <= 'Z' || c >= utf8.RuneSelf || c == ':' || c == '~' {
+			return false
+		}
+		if (c == '.' || c == ' ') && (i+1 == len(p) || p[i+1] == '/') {
+			return false
+		}
+	}
+	return true
+}
+
+// ligatures are single characters that casefolding turns into several.
+var ligatures = strings.NewReplacer("ﬀ", "ff", "ﬁ", "fi", "ﬂ", "fl", "ﬃ", "ffi", "ﬄ", "ffl", "ﬅ", "st", "ﬆ", "st", "ß", "ss", "ẞ", "ss")
+
+func foldCase(s string) string {
+	if !utf8.ValidString(s) {
+		return strings.ToLower(s)
+	}
+	return strings.Map(func(r rune) rune {
+		if ignorable(r) {
+			return -1
+		}
+		for o := unicode.SimpleFold(r); r >= utf8.RuneSelf && o != r; o = unicode.SimpleFold(o) {
+			if o < utf8.RuneSelf { // K (Kelvin) and ſ (long s)
+				return unicode.ToLower(o)
+			}
+		}
+		return unicode.ToLower(r)
+	}, ligatures.Replace(s))
+}
+
+// ignorable are the characters that HFS+ and casefolding filesystems do not see.
+func ignorable(r rune) bool {
+	if r < utf8.RuneSelf {
+		return false
+	}
+	return r == 0xad || unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r) || unicode.Is(unicode.Variation_Selector, r) ||
+		0x200b <= r && r <= 0x200f || 0x202a <= r && r <= 0x202e || 0x2060 <= r && r <= 0x206f || r == 0xfeff
+}
+
+// matchExact matches a path as it is written.
+func matchExact(pattern, p string) bool { return doublestar.MatchUnvalidated(pattern, p) }
