@@ -171,10 +171,8 @@ func isPlain(p string) bool {
 // ligatures are single characters that casefolding turns into several.
 var ligatures = strings.NewReplacer("ﬀ", "ff", "ﬁ", "fi", "ﬂ", "fl", "ﬃ", "ffi", "ﬄ", "ffl", "ﬅ", "st", "ﬆ", "st", "ß", "ss", "ẞ", "ss")
 
+// foldCase also turns bytes that are no UTF-8 into U+FFFD: they must not switch the rest off.
 func foldCase(s string) string {
-	if !utf8.ValidString(s) {
-		return strings.ToLower(s)
-	}
 	return strings.Map(func(r rune) rune {
 		if ignorable(r) {
 			return -1

@@ -53,7 +53,7 @@ func TestProtected(t *testing.T) {
 			".husky/pre-commit", ".husky/_/h", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook-local.yaml", ".githooks/x", ".huskyrc.js",
 			".gdbinit", ".lldbinit", ".Rprofile", ".irbrc", ".caisson.yaml",
 			".bashrc", ".ssh/authorized_keys", ".config/autostart/x.desktop", ".local/bin/ls", ".gitconfig", ".profile",
-			".con\ufb01g/git/config",
+			".con\ufb01g/git/config", "\xff/.g\u200cit/config",
 		},
 		"warn": {
 			".github/workflows/ci.yml", ".gitlab-ci.yml", "Jenkinsfile", ".npmrc", "sub/.npmrc", ".yarnrc.yml", ".yarn/releases/y.cjs", ".pnp.cjs",
