@@ -3,8 +3,6 @@ package native
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,9 +20,6 @@ func BenchmarkStart(b *testing.B) {
 	testenv.Need(b, "cgroups", err)
 	var running, seen, closed []time.Duration
 	for b.Loop() {
-		b.StopTimer()
-		prepare(b, s)
-		b.StartTimer()
 		t := time.Now()
 		g, step := benchGroup(b, c, s)
 		box, err := e.Start(b.Context(), s)
@@ -106,15 +101,5 @@ func report(b *testing.B, name string, d []time.Duration) {
 		at   float64
 	}{{"p50", .5}, {"p95", .95}} {
 		b.ReportMetric(float64(quantile(d, q.at).Microseconds()), name+"-"+q.name+"-µs")
-	}
-}
-
-// prepare removes what a volatile overlay leaves, as snapshot does.
-func prepare(b *testing.B, s *isolation.Spec) {
-	b.Helper()
-	for _, st := range s.Stacks {
-		if err := os.RemoveAll(filepath.Join(st.Work, "work", "incompat")); err != nil {
-			b.Fatal(err)
-		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -19,13 +20,15 @@ type Engine struct {
 	root    bool // we may make id ranges and mounts; otherwise the child does, with our one id
 	lastCap int
 	pause   *os.File
-	netns   int // our own network and pid namespace, for the spawner threads to return to
+	netns   int // our own namespaces, for the spawner threads to return to
 	pidns   int
 	spawner *spawner
 	pool    *netnsPool // root only
 	maps    mapKeeper
 	live    sync.WaitGroup // sandboxes
 	scratch string         // where the probe makes its directories
+
+	attachLayers atomic.Bool // this kernel takes no detached layer
 
 	mu      sync.Mutex
 	filters map[*specs.LinuxSeccomp]*unix.SockFprog

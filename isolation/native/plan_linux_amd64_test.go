@@ -33,7 +33,7 @@ func TestGoldenPlans(t *testing.T) {
 			spec := goldenSpec(t, root)
 			st := &starter{e: e, s: spec, netns: -1, lifeline: [2]int{3, 4}, errors: [2]int{5, 6}}
 			defer func() { st.lifeline, st.errors = [2]int{-1, -1}, [2]int{-1, -1}; st.release() }()
-			p, err := st.plan()
+			p, err := st.planMounts()
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -58,6 +58,7 @@ type starter struct {
 	dirs     []int     // layers held open
 	fixed    int       // descriptors of the child's own
 	entry    *quota.Entry
+	attached bool // idmapped layers are attached, on this thread
 	netns    int
 	lifeline [2]int // the supervisor holds [1] as long as the sandbox lives
 	errors   [2]int // end of file says that the child has executed, or failed
@@ -89,7 +90,7 @@ func (st *starter) start() (*sandbox, error) {
 		}
 		st.entry = entry
 	}
-	p, err := st.plan()
+	p, err := st.planMounts()
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,11 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strconv"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -10,6 +13,58 @@ import (
 
 	"github.com/caisson-dev/caisson/isolation"
 )
+
+// planMounts plans, and as root makes the mounts. Kernels before 6.15 take no detached mount as an overlay's layer:
+// there the idmapped layers are attached, in a mount namespace of this thread alone. The first refusal tells.
+func (st *starter) planMounts() (p *plan, err error) {
+	if !st.e.root {
+		return st.plan()
+	}
+	if !st.e.attachLayers.Load() {
+		p, err = st.plan()
+		if !errors.Is(err, unix.EINVAL) {
+			return p, err
+		}
+		st.now.close()
+	}
+	st.attached = true
+	aerr := inPrivateMounts(func() error {
+		var err error
+		p, err = st.plan()
+		return err
+	})
+	if aerr == nil {
+		st.e.attachLayers.Store(true)
+	}
+	return p, aerr
+}
+
+// inPrivateMounts runs f on a thread whose mount namespace is a fresh copy of the host's: what f attaches is seen by
+// nobody, and gone with the thread.
+func inPrivateMounts(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends here
+		done <- func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+				return fmt.Errorf("private mount namespace: %w", err)
+			}
+			if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+				return fmt.Errorf("private mounts: %w", err)
+			}
+			return f()
+		}()
+	}()
+	return <-done
+}
+
+// attachLayer puts an idmapped tree where it came from, for this thread only, and opens it there.
+func (st *starter) attachLayer(p *plan, tree any, label, dir string) (fdPath, error) {
+	if _, err := st.now.call("attach "+label, unix.SYS_MOVE_MOUNT, tree, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fdPath{}, err
+	}
+	return st.open(p, label, dir)
+}
 
 // plan is the whole life of PID 1 until it is the pause program, in the order in which it happens.
 func (st *starter) plan() (*plan, error) {
@@ -146,6 +201,9 @@ func (st *starter) stack(p *plan, s isolation.Stack) error {
 	if err != nil {
 		return err
 	}
+	if err := clearVolatile(s.Work); err != nil {
+		return err
+	}
 	upper, err := st.open(p, s.Target+" upper", s.Upper)
 	if err != nil {
 		return err
@@ -162,6 +220,21 @@ func (st *starter) stack(p *plan, s isolation.Stack) error {
 		return fmt.Errorf("overlay at %s: %w", s.Target, err)
 	}
 	p.attach(tree, s.Target)
+	return nil
+}
+
+// clearVolatile removes the mark that a volatile overlay leaves, so that its layer can be mounted again: what the mark
+// warns of, a host that went down before the data was on disk, is for the journal to know.
+func clearVolatile(work string) error {
+	inner := filepath.Join(work, "work")
+	if os.Geteuid() != 0 { // the kernel made it without any permission; it is ours
+		if err := os.Chmod(inner, 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("work directory of an earlier mount: %w", err)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(inner, "incompat")); err != nil {
+		return fmt.Errorf("work directory of an earlier mount: %w", err)
+	}
 	return nil
 }
 
@@ -189,7 +262,13 @@ func (st *starter) layers(p *plan, name string, layers []isolation.Layer) ([]fdP
 		if err := st.e.idmap(tree, label, uid, gid); err != nil {
 			return nil, idmapUnsupported(l.Path, err)
 		}
-		out = append(out, fdPath{label, tree.(hostFD).fd})
+		layer := fdPath{label, tree.(hostFD).fd}
+		if st.attached {
+			if layer, err = st.attachLayer(p, tree, label, l.Path); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, layer)
 	}
 	return out, nil
 }
