@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Mode says which cgroup version enforces limits on this host.
@@ -160,19 +159,6 @@ func (e *Entry) Close() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Usage is what a group or leaf has used. -1 means unknown: this kernel does not count it.
-type Usage struct {
-	CPU           time.Duration // user and system time of everything that ever ran in it
-	MemoryCurrent Bytes         // page cache included
-	MemoryPeak    Bytes
-	PidsCurrent   Count
-	PidsPeak      Count
-	// OOMKills is how many processes the OOM killer has killed, and PidsRefused how many forks were refused for the limit
-	// of the leaf, or of the group while the leaf existed. On version 1 a group counts those of its present leaves.
-	OOMKills    int64
-	PidsRefused int64
 }
 
 // checkName refuses what is not one plain file name: it becomes a directory of the cgroup filesystem.

@@ -12,10 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unknown is what a reader gives for a file that this kernel does not have.
-const unknown = -1
-
-// reader reads control files and keeps the first error, so that a list of them reads like a table.
+// reader reads control files and keeps the first error, so that a list of them reads like a table. A file that this
+// kernel does not have is unknown.
 type reader struct{ err error }
 
 // int reads a file with one number.

@@ -47,17 +47,20 @@ func (c *Cgroups) Load(id string) (*Group, error) {
 }
 
 // List returns the ids of all groups, sorted. It includes those that are incomplete.
-func (c *Cgroups) List() ([]string, error) {
-	var ids []string
+func (c *Cgroups) List() ([]string, error) { return c.beneath(parentName) }
+
+// beneath lists the nodes directly beneath a node, in whichever trees they are, sorted.
+func (c *Cgroups) beneath(node string) ([]string, error) {
+	var all []string
 	for _, t := range c.trees {
-		names, err := children(t.dir(parentName))
+		names, err := children(t.dir(node))
 		if err != nil {
 			return nil, err
 		}
-		ids = append(ids, names...)
+		all = append(all, names...)
 	}
-	slices.Sort(ids)
-	return slices.Compact(ids), nil
+	slices.Sort(all)
+	return slices.Compact(all), nil
 }
 
 // Cleanup removes the directory that holds all groups when there are none.
@@ -118,7 +121,7 @@ func (c *Cgroups) rmdir(node string) error {
 	return nil
 }
 
-// remove removes a node. It waits a little for processes that are ending.
+// remove removes a node and what is beneath it. It waits a little for processes that are ending.
 func (c *Cgroups) remove(ctx context.Context, node string) error {
 	ctx, cancel := context.WithTimeout(ctx, removeGrace)
 	defer cancel()
@@ -127,12 +130,21 @@ func (c *Cgroups) remove(ctx context.Context, node string) error {
 		if !errors.Is(err, syscall.EBUSY) {
 			return err
 		}
+		names, lerr := c.beneath(node)
 		pids, perr := c.procs(node)
-		if perr != nil {
-			return perr
+		if err := errors.Join(lerr, perr); err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := c.remove(ctx, node+"/"+name); err != nil {
+				return err
+			}
+		}
+		if len(names) > 0 && ctx.Err() == nil {
+			continue
 		}
 		if werr := awaitExits(ctx, pids); werr != nil {
-			return fmt.Errorf("cgroup %s is in use by processes %v: %w", node, pids, err)
+			return fmt.Errorf("cgroup %s is in use, processes %v: %w", node, pids, err)
 		}
 	}
 }
@@ -259,22 +271,10 @@ func (g *Group) Usage() (Usage, error) {
 }
 
 // Remove removes the group and its leaves, in which nothing may run any more. It is idempotent.
-func (g *Group) Remove(ctx context.Context) error {
-	for _, t := range g.c.trees {
-		names, err := children(t.dir(g.path))
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			if err := g.c.remove(ctx, g.path+"/"+name); err != nil {
-				return err
-			}
-		}
-	}
-	return g.c.remove(ctx, g.path)
-}
+func (g *Group) Remove(ctx context.Context) error { return g.c.remove(ctx, g.path) }
 
-// Kill kills every process of the leaf, and returns when all have ended.
+// Kill kills every process of the leaf, and returns when all have ended. While the group is frozen, version 1 lets
+// nothing of it end: Kill then sends the signal and returns an error.
 func (l *Leaf) Kill(ctx context.Context) error { return l.g.c.kill(ctx, l.path) }
 
 // Procs returns the processes of the leaf, in our pid namespace, sorted.

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -67,6 +68,22 @@ func TestRlimits(t *testing.T) {
 		if r.Hard == 0 {
 			t.Errorf("%s is 0", r.Type)
 		}
+	}
+}
+
+func TestUsageJSON(t *testing.T) {
+	u := Usage{CPU: time.Second, MemoryCurrent: MiB, MemoryPeak: unknown, PidsCurrent: 3, PidsPeak: unknown, OOMKills: 1, PidsRefused: 2}
+	data, err := json.Marshal(u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"cpu_ns":1000000000,"memory_current_bytes":1048576,"memory_peak_bytes":null,"pids_current":3,"pids_peak":null,"oom_kills":1,"pids_refused":2}`
+	if string(data) != want {
+		t.Errorf("written as %s", data)
+	}
+	var again Usage
+	if err := json.Unmarshal(data, &again); err != nil || again != u {
+		t.Errorf("read back %+v, %v", again, err)
 	}
 }
 

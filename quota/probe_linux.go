@@ -44,14 +44,14 @@ func probeV1(root string, own map[string]string, mode Mode) (*Cgroups, error) {
 	devices := map[uint64]int{} // of a hierarchy → index in trees: several controllers may share one
 	for _, name := range v1Controllers {
 		top := root + "/" + name
-		var st unix.Stat_t
-		if err := unix.Stat(top, &st); err != nil {
+		device, err := hierarchyDevice(top)
+		if err != nil {
 			if name == "cpuacct" {
 				continue // then CPU time is unknown; nothing else needs it
 			}
-			return nil, unavailable(fmt.Sprintf("no hierarchy with the controller %s: %s: %v", name, top, err), false)
+			return nil, unavailable(fmt.Sprintf("no hierarchy with the controller %s: %v", name, err), false)
 		}
-		if i, ok := devices[st.Dev]; ok {
+		if i, ok := devices[device]; ok {
 			trees[i].controllers = append(trees[i].controllers, name)
 			continue
 		}
@@ -59,10 +59,26 @@ func probeV1(root string, own map[string]string, mode Mode) (*Cgroups, error) {
 		if err != nil {
 			return nil, unavailable(fmt.Sprintf("no group of the controller %s is ours to use: %v", name, err), false)
 		}
-		devices[st.Dev] = len(trees)
+		devices[device] = len(trees)
 		trees = append(trees, tree{base: top + below, below: below, controllers: []string{name}})
 	}
 	return &Cgroups{mode: mode, trees: trees, ops: newV1(root, trees)}, nil
+}
+
+// hierarchyDevice identifies the hierarchy of version 1 that is mounted on a directory.
+func hierarchyDevice(dir string) (uint64, error) {
+	var kind unix.Statfs_t
+	if err := unix.Statfs(dir, &kind); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: dir, Err: err}
+	}
+	if kind.Type != unix.CGROUP_SUPER_MAGIC {
+		return 0, fmt.Errorf("nothing is mounted on %s", dir)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	return st.Dev, nil
 }
 
 // baseV1 returns where in a hierarchy groups can be made, relative to its top: the top itself, when it or the parent of

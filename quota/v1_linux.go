@@ -133,6 +133,9 @@ func (v *v1) kill(node string, procs func() ([]int, error)) error {
 	if thaw := v.setFrozen(node, false); !gone(thaw) {
 		err = errors.Join(err, thaw)
 	}
+	if n, ferr := readInt(v.file("freezer", node, "freezer.parent_freezing")); ferr == nil && n == 1 {
+		err = errors.Join(err, errors.New("its group is frozen, so it ends only when that is thawed"))
+	}
 	return err
 }
 
