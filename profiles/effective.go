@@ -30,6 +30,8 @@ func (p *Profile) digest() string {
 			v = sorted(set)
 		case []isolation.Control:
 			v = sorted(set)
+		case []Mount:
+			v = untrusted(set)
 		}
 		values[k.path] = v
 	}
@@ -43,6 +45,15 @@ func (p *Profile) digest() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
+// untrusted leaves out who named a mount, which is no value.
+func untrusted(mounts []Mount) []Mount {
+	mounts = slices.Clone(mounts)
+	for i := range mounts {
+		mounts[i].Trusted = false
+	}
+	return mounts
+}
+
 func sorted[T cmp.Ordered](s []T) []T {
 	s = slices.Clone(s)
 	slices.Sort(s)
@@ -54,6 +65,15 @@ func (p *Profile) Validate() error {
 	for _, k := range keys() {
 		if !k.maybe && k.kind.get(p) == nil {
 			return &Error{Key: k.path, Message: "is not set"}
+		}
+	}
+	// The gate takes an empty list for its own, and then this one would not be what holds.
+	for _, globs := range []struct {
+		key  string
+		list []string
+	}{{"protected", p.Protected}, {"gates.paths.watched", p.Gates.Paths.Watched}} {
+		if len(globs.list) == 0 {
+			return &Error{Key: globs.key, Message: "must not be empty", Remedy: "gates.paths.mode says what a finding does"}
 		}
 	}
 	var limit *quota.LimitError
@@ -236,5 +256,5 @@ func Schema() []byte {
 	if err != nil {
 		panic(err) // only maps, lists and texts
 	}
-	return append(data, '\n')
+	return data
 }

@@ -130,9 +130,9 @@ func changeKeys() []key {
 		{path: "gates.paths.executables", about: "new executable files",
 			kind: severity(func(p *Profile) *gates.Severity { return &p.Gates.Paths.Executables })},
 		{path: "gates.paths.watched", about: "globs that are reported but not refused",
-			kind: growing(func(p *Profile) *[]string { return &p.Gates.Paths.Watched }, glob)},
+			kind: growing(func(p *Profile) *[]string { return &p.Gates.Paths.Watched }, workspaceGlob)},
 		{path: "protected", about: "globs that are never promoted without an explicit word",
-			kind: growing(func(p *Profile) *[]string { return &p.Protected }, glob)},
+			kind: growing(func(p *Profile) *[]string { return &p.Protected }, workspaceGlob)},
 		{path: "promote", flag: "promote", about: "what happens to an accepted change",
 			kind: word(func(p *Profile) *string { return &p.Promote }, "none", "patch", "apply")},
 	}
@@ -307,6 +307,14 @@ func glob(s string) (string, error) {
 		return "", fmt.Errorf("%q is not a glob", s)
 	}
 	return s, nil
+}
+
+// workspaceGlob is a pattern that the gate accepts.
+func workspaceGlob(s string) (string, error) {
+	if _, err := plain(s); err != nil {
+		return "", err
+	}
+	return s, gates.PathsConfig{Protected: []string{s}, Watched: []string{s}}.Validate()
 }
 
 // below says whether p is one of dirs or below one. All are clean and absolute.

@@ -270,7 +270,7 @@ func TestExtendsMistakes(t *testing.T) {
 	files := map[string]string{
 		"user/self.yaml": "\nextends: self\n", "user/a.yaml": "extends: b\n", "user/b.yaml": "extends: a\n",
 		"user/gone.yaml": "extends: biuld\n", "system/up.yaml": "extends: a\n", "user/other.yaml": "name: another\n",
-		"user/default.yaml": "extends: default\n", "user/bad.yaml": "limits: {cpus: x}\n", "user/low.yaml": "limits: {memory: 1k}\n",
+		"user/default.yaml": "extends: default\n", "user/bad.yaml": "limits: {cpus: x}\n", "user/bare.yaml": "protected: []\n", "user/low.yaml": "limits: {memory: 1k}\n",
 	}
 	for i := range 20 {
 		files[fmt.Sprintf("user/deep%d.yaml", i)] = fmt.Sprintf("extends: deep%d\n", i+1)
@@ -284,6 +284,7 @@ func TestExtendsMistakes(t *testing.T) {
 		"other":   `name: is "another" in a file for "other"`,
 		"deep0":   "stands on more than 16 files",
 		"bad":     root + "/user/bad.yaml:1: limits.cpus: ",
+		"bare":    root + "/user/bare.yaml:1: protected: must not be empty",
 		"low":     root + "/user/low.yaml:1: limits.memory: 1k is less than",
 		"biuld":   "did you mean build?",
 		"../x":    "is not a profile's name",

@@ -61,7 +61,7 @@ type Mount struct {
 	ReadOnly bool   `json:"readonly"`
 
 	// Trusted says that a trusted file names the source, which CheckMount then takes as the owner's word.
-	Trusted bool `json:"-"`
+	Trusted bool `json:"trusted,omitempty"`
 }
 
 // HostRoot is the allow-list of the root filesystem "host".
