@@ -221,8 +221,11 @@ func (r Root) lookBelow(p string) error {
 	for i, name := range rest {
 		at = filepath.Join(at, name)
 		fi, err := os.Lstat(at)
-		if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
 			return nil // the skeleton makes it, and what follows
+		}
+		if err != nil {
+			return fmt.Errorf("skeleton: %w", err)
 		}
 		if fi.Mode()&fs.ModeSymlink != 0 {
 			target, err := os.Readlink(at)

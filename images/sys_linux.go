@@ -1,6 +1,7 @@
 package images
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -20,15 +21,23 @@ func bootID() (string, error) {
 	return strings.ReplaceAll(strings.TrimSpace(string(b)), "-", ""), nil
 }
 
+// inode is what the kernel says about a file that package os has looked at.
+func inode(fi fs.FileInfo) *syscall.Stat_t {
+	if st, ok := fi.Sys().(*syscall.Stat_t); ok {
+		return st
+	}
+	panic(fmt.Sprintf("images: %T is not from a filesystem of this system", fi))
+}
+
 // stamp identifies a state of a file: content that changes changes ctime, which only the kernel sets.
 func stamp(fi fs.FileInfo) string {
-	st := fi.Sys().(*syscall.Stat_t)
+	st := inode(fi)
 	return fmt.Sprintf("%d:%d:%d:%o:%d.%09d:%d.%09d", st.Dev, st.Ino, st.Size, st.Mode, st.Mtim.Sec, st.Mtim.Nsec, st.Ctim.Sec, st.Ctim.Nsec)
 }
 
 // changed is a file's ctime.
 func changed(fi fs.FileInfo) time.Time {
-	st := fi.Sys().(*syscall.Stat_t)
+	st := inode(fi)
 	return time.Unix(st.Ctim.Unix())
 }
 
@@ -43,14 +52,14 @@ func lock(name string, wait bool) (unlock func(), err error) {
 	if !wait {
 		how |= unix.LOCK_NB
 	}
-	for err = unix.EINTR; err == unix.EINTR; {
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 		err = unix.Flock(int(f.Fd()), how)
 	}
 	if err == nil {
 		return func() { f.Close() }, nil
 	}
 	f.Close()
-	if err == unix.EWOULDBLOCK {
+	if errors.Is(err, unix.EWOULDBLOCK) {
 		err = errLocked
 	}
 	return nil, fmt.Errorf("lock %s: %w", name, err)
@@ -92,6 +101,6 @@ func openRegular(name string, follow bool) (*os.File, fs.FileInfo, error) {
 
 // identity says which file it is, whatever it holds.
 func identity(fi fs.FileInfo) string {
-	st := fi.Sys().(*syscall.Stat_t)
+	st := inode(fi)
 	return fmt.Sprintf("%d:%d", st.Dev, st.Ino)
 }

@@ -121,7 +121,7 @@ func probeCalls() (errs []error) {
 		{"a call of the future", 999, [3]uintptr{}, unix.ENOSYS},
 	} {
 		if _, _, got := unix.Syscall(c.nr, c.args[0], c.args[1], c.args[2]); got != c.want {
-			errs = append(errs, fmt.Errorf("%s: %v, want %v", c.name, got, c.want))
+			errs = append(errs, fmt.Errorf("%s: %w, want %w", c.name, got, c.want))
 		}
 	}
 	return errs
