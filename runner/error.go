@@ -1,8 +1,17 @@
 package runner
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"syscall"
+
+	"github.com/caisson-dev/caisson/images"
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
 // Exit codes that an Error carries; cmd/caisson has the table for verdicts.
@@ -51,7 +60,7 @@ type Error struct {
 }
 
 func (e *Error) Error() string {
-	if e.Err == nil {
+	if e.Err == nil || strings.Contains(e.Cause, e.Err.Error()) {
 		return e.Cause
 	}
 	return e.Cause + ": " + e.Err.Error()
@@ -82,13 +91,65 @@ func refuse(code, remedy, format string, args ...any) *Error {
 	return &Error{Code: code, Cause: fmt.Sprintf(format, args...), Remedy: remedy, Exit: ExitRefused}
 }
 
-// internal wraps an error of ours that needs no more than a sentence; an Error stays what it is.
-func internal(err error, doing string) error {
+// typed gives an error of ours its code, cause and remedy. What has them keeps them; what is left is CodeInternal.
+func typed(err error, doing string) error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
+	if e := typedByKind(err); e != nil {
+		e.Err = err
 		return e
 	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return &Error{Code: CodeCancelled, Cause: doing + " was cancelled", Exit: ExitCanceled, Err: err}
+	}
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		return stateFailure(err)
+	}
 	return &Error{Code: CodeInternal, Cause: doing, Exit: ExitInternal, Err: err}
+}
+
+// typedByKind knows the errors of the packages below that say themselves what is wrong and what helps.
+func typedByKind(err error) *Error {
+	if e, ok := errors.AsType[*isolation.UnsupportedError](err); ok {
+		return refuse(CodeUnsupported, e.Remedy, "%v", e)
+	}
+	if e, ok := errors.AsType[*quota.UnavailableError](err); ok {
+		return refuse(CodeUnsupported, e.Remedy, "%v", e)
+	}
+	if e, ok := errors.AsType[*snapshot.WorkspaceError](err); ok {
+		return refuse(CodeWorkspace, e.Remedy, "%v", e)
+	}
+	if e, ok := errors.AsType[*profiles.MountError](err); ok {
+		return refuse(CodeMount, e.Remedy, "%v", e)
+	}
+	if e, ok := errors.AsType[*images.TargetError](err); ok {
+		return refuse(CodeMount, e.Remedy, "cannot mount at %s: %s", e.Path, e.Reason)
+	}
+	if e, ok := errors.AsType[*images.ArchiveError](err); ok {
+		return refuse(CodeRootFS, "name a root file system with --rootfs that works", "%v", e)
+	}
+	if errors.Is(err, images.ErrRegistry) {
+		return refuse(CodeRootFS, "--rootfs host, dir:PATH or tar:PATH", "%v", err)
+	}
+	if errors.Is(err, snapshot.ErrUnsupported) {
+		return refuse(CodeUnsupported, "", "%v", err)
+	}
+	return nil
+}
+
+// blockedError is the refusal of a change by a gate.
+func blockedError(feature string) *Error {
+	return &Error{Code: CodeGate, Cause: "a gate refuses the change", Exit: ExitGate,
+		Remedy: fmt.Sprintf("look at `caisson diff %s`; if it is what you want: caisson promote %s --allow-protected GLOB", feature, feature)}
+}
+
+// conflictError is the refusal of a change to what others changed meanwhile.
+func conflictError(err *snapshot.ConflictError, feature string) *Error {
+	e := refuse(CodeConflict, fmt.Sprintf("put those paths back, or take the change as a patch: caisson promote --as patch %s", feature), "%v", err)
+	e.Err = err
+	return e
 }

@@ -1,8 +1,17 @@
 package runner
 
 import (
+	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner/pump"
 )
 
 // State is where a task stands in its life.
@@ -119,4 +128,91 @@ func (v Verdict) Limit() bool {
 		return true
 	}
 	return false
+}
+
+// ending is why a step was ended by us.
+type ending int
+
+const (
+	byItself ending = iota
+	byTimeout
+	byCancel
+	byOutput
+	byOOM
+)
+
+// judge fills in how the step ended. The order matters: what the kernel counted comes before what the command says.
+func (a *attempt) judge(r *StepResult, why ending, status isolation.ExitStatus) {
+	r.ExitCode = status.Code
+	if status.Signal != 0 {
+		r.ExitCode, r.Signal = 128+int(status.Signal), signalName(status.Signal)
+	}
+	r.Usage = Usage{CPU: status.User + status.System, MemoryPeak: quota.Bytes(status.MaxRSS), PidsPeak: -1}
+	if a.leaf != nil {
+		if u, err := a.leaf.Usage(); err == nil {
+			r.Usage = usageOf(u)
+		}
+	}
+	own := a.budgets[len(a.budgets)-1]
+	r.Usage.Output = quota.Bytes(own.Used())
+	limits := *cmp.Or(a.st.Limits, &a.t.req.Profile.Limits)
+	failed := r.ExitCode != 0
+	switch {
+	case why == byCancel:
+		r.Verdict, r.Cause = VerdictCancelled, "cancelled"
+	case r.Usage.OOMKills > 0 || why == byOOM:
+		r.limit(VerdictMemory, limits.Memory.String(), known(r.Usage.MemoryPeak), "--memory", "limits.memory")
+		r.Cause = fmt.Sprintf("out of memory: the limit is %s", limits.Memory)
+	case why == byTimeout:
+		r.limit(VerdictTimeout, a.timeout().String(), time.Since(r.Started).Round(time.Millisecond).String(), "--timeout", "limits.timeout")
+		r.Cause = fmt.Sprintf("not finished after %s", a.timeout())
+	case slices.ContainsFunc(a.budgets, (*pump.Budget).Exceeded):
+		r.Truncated = true
+		r.limit(VerdictOutput, limits.Output.String(), r.Usage.Output.String(), "--output-limit", "limits.output")
+		r.Cause = fmt.Sprintf("more output than %s", limits.Output)
+	case r.Usage.PidsRefused > 0 && failed:
+		r.limit(VerdictPids, limits.Pids.String(), known(r.Usage.PidsPeak), "--pids-limit", "limits.pids")
+		r.Cause = fmt.Sprintf("too many processes: the limit is %s, and %d forks were refused", limits.Pids, r.Usage.PidsRefused)
+	case r.Signal != "":
+		r.Verdict = VerdictSignalled
+	case failed:
+		r.Verdict = VerdictNonzero
+	default:
+		r.Verdict = VerdictOK
+	}
+}
+
+func (r *StepResult) limit(v Verdict, limit, peak, flag, key string) {
+	r.Verdict = v
+	r.Limit = &LimitHit{Name: string(v), Limit: limit, Peak: peak, Hint: "raise it with " + flag + ", or " + key + " in a profile"}
+}
+
+// known writes a peak; -1 is what a kernel says that does not count it.
+func known[T interface {
+	~int64
+	fmt.Stringer
+}](peak T) string {
+	if peak < 0 {
+		return "unknown"
+	}
+	return peak.String()
+}
+
+// notExecuted is the end of a command that is not there (127) or cannot be executed (126).
+func (a *attempt) notExecuted(r *StepResult, err *isolation.ExecError) {
+	r.Verdict, r.ExitCode = VerdictNonzero, 126
+	if err.Errno == syscall.ENOENT || err.Errno == syscall.ENOTDIR {
+		r.ExitCode = 127
+	}
+	r.Cause = err.Error()
+}
+
+// signals are Linux' names, by number.
+var signals = strings.Fields("0 HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS")
+
+func signalName(s syscall.Signal) string {
+	if n := int(s); n > 0 && n < len(signals) {
+		return "SIG" + signals[n]
+	}
+	return fmt.Sprintf("signal %d", int(s))
 }

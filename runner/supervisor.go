@@ -2,13 +2,24 @@ package runner
 
 import (
 	"context"
-	"io"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
 	"time"
 
-	"github.com/caisson-dev/caisson/gates"
+	"github.com/oklog/ulid/v2"
+
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/quota"
-	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/slots"
 )
 
 // The defaults of Options.
@@ -17,6 +28,12 @@ const (
 	DefaultMaxQueue = 1000
 )
 
+// maxMaxTasks bounds Options.MaxTasks: who waits for a slot watches each with a thread.
+const maxMaxTasks = 1024
+
+// cleanupTime bounds what is done after a task was cancelled.
+const cleanupTime = 30 * time.Second
+
 // Options is what a Supervisor works with.
 type Options struct {
 	StateDir string // made when missing: 0711, its contents 0700
@@ -24,141 +41,186 @@ type Options struct {
 	MaxTasks int    // tasks at once, over all processes of this state directory; 0 means DefaultMaxTasks
 	MaxQueue int    // tasks that may wait; 0 means DefaultMaxQueue, negative none
 
-	Engine     isolation.Engine
-	Cgroups    *quota.Cgroups // nil where there are none; then
-	CgroupsErr error          // says why
-	Journal    Journal        // the Supervisor closes it
-	NewID      func() string  // ids of features and tasks; nil: monotonic ULIDs
+	Engine     isolation.Engine // nil for a Supervisor that runs nothing
+	Cgroups    *quota.Cgroups   // nil where there are none; then
+	CgroupsErr error            // says why
+	Journal    Journal          // the Supervisor closes it, also when New fails
+	NewID      func() string    // ids of features and tasks; nil: monotonic ULIDs
 }
 
-// FeatureInfo is what `ps` and `inspect` show of a feature.
-type FeatureInfo struct {
-	ID        string            `json:"id"`
-	Name      string            `json:"name"`
-	Workspace string            `json:"workspace"`
-	State     State             `json:"state"`             // of its newest task
-	Verdict   Verdict           `json:"verdict,omitempty"` // likewise, once it has ended
-	Command   []string          `json:"command"`           // of its newest task's first step
-	Live      bool              `json:"live"`              // somebody works on it now
-	Labels    map[string]string `json:"labels,omitempty"`
-	Created   time.Time         `json:"created"`
-	Updated   time.Time         `json:"updated"`
-	Dir       string            `json:"dir"`             // where its layers lie
-	Tasks     []TaskInfo        `json:"tasks,omitempty"` // oldest first; not in lists
+// Supervisor owns the sandboxes of one process. Several, in one process or in many, share a state directory:
+//
+//	store.db            the journal
+//	features/ID/        a feature: lock, layers (see snapshot), machine-id, log/TASK
+//	slots/              locks that bound how much runs at once
+//	locks/              locks that keep promotions into one workspace apart
+//	roots/              unpacked root file systems and their mount points
+//	tmp/                what is being removed, and the features of supervisors without persistence
+//
+// It is safe for concurrent use.
+type Supervisor struct {
+	opt   Options
+	state string // the state directory, absolute
+	dir   string // what holds features/: the state directory, or with Memory one of our own in tmp/
+	slots *slots.Slots
+	own   *flock.Lock // of dir, with Memory
+	found GCReport    // what New cleaned up
 }
-
-// TaskInfo is what `inspect` shows of a task.
-type TaskInfo struct {
-	ID            string       `json:"id"`
-	Feature       string       `json:"feature_id"`
-	State         State        `json:"state"`
-	Steps         []StepRecord `json:"steps"`
-	ProfileDigest string       `json:"profile_digest"`
-	Created       time.Time    `json:"created"`
-	Updated       time.Time    `json:"updated"`
-	Result        *Result      `json:"result,omitempty"` // nil until it has ended
-}
-
-// PromoteOptions is how Promote promotes.
-type PromoteOptions struct {
-	Kind           string   // PromoteApply ("" too) or PromotePatch
-	PatchFile      string   // for PromotePatch
-	AllowProtected []string // globs: the explicit word for protected paths
-}
-
-// PromoteResult is what Promote did. Blocked by a gate, Report is nil and the error has CodeGate.
-type PromoteResult struct {
-	Feature string                  `json:"feature"`
-	Kind    string                  `json:"kind"`
-	Change  ChangeSummary           `json:"change"`
-	Gates   []gates.Verdict         `json:"gates"`
-	Report  *snapshot.PromoteReport `json:"report,omitempty"`
-}
-
-// LogOptions picks from a feature's log.
-type LogOptions struct {
-	Task   string // id; "" means the feature's newest
-	Stream string // "stdout", "stderr" or "" for both
-	Step   int    // 1-based; 0 means all
-}
-
-// GCReport is what GC removed, or would remove.
-type GCReport struct {
-	DryRun      bool     `json:"dry_run,omitempty"`
-	Interrupted []string `json:"interrupted,omitempty"` // tasks whose supervisor died
-	Features    []string `json:"features,omitempty"`    // half removed ones
-	Directories []string `json:"directories,omitempty"` // that no record names
-	Cgroups     []string `json:"cgroups,omitempty"`     // likewise
-	Recovered   []string `json:"recovered,omitempty"`   // promotions that were finished or undone
-}
-
-var _ = []any{(*Supervisor).Run, io.Discard, snapshot.DiffOptions{}}
-
-// Supervisor owns the sandboxes of one process. Several, in one process or in many, share a state directory.
-type Supervisor struct{ opt Options }
 
 // New opens the state directory and finishes what a dead supervisor left: no process, cgroup or half-made directory of
 // it stays, its task becomes interrupted, a promotion is finished or undone. Errors: CodeState, CodeStore….
-func New(ctx context.Context, o Options) (*Supervisor, error) { return nil, ErrNotFound }
-
-// Run runs one task to its end. The error is for our own failures and for refusals (*Error, which wraps
-// *isolation.UnsupportedError where a control is missing); whatever the task did is in the Result. Cancelling ctx
-// kills the task; context.Cause(ctx) is its cause.
-func (s *Supervisor) Run(ctx context.Context, r Request) (*Result, error) { return nil, ErrNotFound }
-
-// Features lists the features, newest first: those that are live, and with all the others too.
-func (s *Supervisor) Features(ctx context.Context, all bool) ([]FeatureInfo, error) {
-	return nil, ErrNotFound
+func New(ctx context.Context, o Options) (*Supervisor, error) {
+	s, err := open(ctx, o)
+	if err != nil && o.Journal != nil {
+		err = errors.Join(err, o.Journal.Close())
+	}
+	return s, err
 }
 
-// Feature finds one by name, id or unique prefix of an id. CodeNotFound, CodeAmbiguous.
-func (s *Supervisor) Feature(ctx context.Context, ref string) (*FeatureInfo, error) {
-	return nil, ErrNotFound
+func open(ctx context.Context, o Options) (*Supervisor, error) {
+	if runtime.GOOS != "linux" {
+		return nil, refuse(CodePlatform, "run caisson on Linux, for example in a virtual machine", "caisson needs a Linux kernel; this is %s", runtime.GOOS)
+	}
+	if o.MaxTasks == 0 {
+		o.MaxTasks = DefaultMaxTasks
+	}
+	if o.MaxQueue == 0 {
+		o.MaxQueue = DefaultMaxQueue
+	}
+	if o.MaxTasks < 1 || o.MaxTasks > maxMaxTasks {
+		return nil, refuse(CodeConfiguration, "", "%d tasks at once: must be 1 to %d", o.MaxTasks, maxMaxTasks)
+	}
+	if o.NewID == nil {
+		o.NewID = newIDs()
+	}
+	state, err := filepath.Abs(o.StateDir)
+	if err != nil {
+		return nil, stateFailure(err)
+	}
+	s := &Supervisor{opt: o, state: state, dir: state}
+	if err := s.makeDirs(); err != nil {
+		return nil, stateFailure(err)
+	}
+	s.slots = slots.New(filepath.Join(state, "slots"), o.MaxTasks)
+	if o.Memory {
+		return s, s.ownDir()
+	}
+	return s, s.recoverAll(ctx)
 }
 
-// Task finds a task by id. CodeNotFound.
-func (s *Supervisor) Task(ctx context.Context, id string) (*TaskInfo, error) { return nil, ErrNotFound }
-
-// Spec is the sandbox that Run would make for r, without making it.
-func (s *Supervisor) Spec(ctx context.Context, r Request) (*isolation.Spec, error) {
-	return nil, ErrNotFound
+func (s *Supervisor) makeDirs() error {
+	if err := os.MkdirAll(s.state, 0o711); err != nil {
+		return err
+	}
+	for _, name := range []string{"features", "slots", "locks", "roots", "tmp"} {
+		if err := os.Mkdir(filepath.Join(s.state, name), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
 }
 
-// SpecOf is the sandbox of a feature's newest task.
-func (s *Supervisor) SpecOf(ctx context.Context, ref string) (*isolation.Spec, error) {
-	return nil, ErrNotFound
+// ownDir is where a supervisor without persistence keeps its features. Its lock says that it lives.
+func (s *Supervisor) ownDir() error {
+	s.dir = filepath.Join(s.state, "tmp", memoryPrefix+s.opt.NewID())
+	err := os.MkdirAll(filepath.Join(s.dir, "features"), 0o700)
+	if err == nil {
+		s.own, err = flock.Try(filepath.Join(s.dir, "lock"), flock.Exclusive)
+	}
+	return stateFailure(err)
 }
 
-// Change reads a feature's change. CodeBusy while a task runs.
-func (s *Supervisor) Change(ctx context.Context, ref string) (*snapshot.Change, error) {
-	return nil, ErrNotFound
+// Close closes the journal; with Memory the features go too. Tasks must have ended. It does not close the engine.
+func (s *Supervisor) Close() error {
+	var err error
+	if s.opt.Memory {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
+		defer cancel()
+		err = errors.Join(removeLast(ctx, s.dir), s.own.Release())
+	}
+	return errors.Join(err, s.opt.Journal.Close())
 }
 
-// Diff writes a feature's change as text. CodeBusy while a task runs.
-func (s *Supervisor) Diff(ctx context.Context, ref string, w io.Writer, o snapshot.DiffOptions) error {
-	return ErrNotFound
+func (s *Supervisor) featureDir(id string) string { return filepath.Join(s.dir, "features", id) }
+
+func lockFile(dir string) string { return filepath.Join(dir, "lock") }
+
+// lock takes a feature's lock, or answers CodeBusy.
+func (s *Supervisor) lock(f *FeatureRecord, m flock.Mode) (*flock.Lock, error) {
+	l, err := flock.Try(lockFile(s.featureDir(f.ID)), m)
+	switch {
+	case errors.Is(err, flock.ErrLocked):
+		return nil, refuse(CodeBusy, "wait until it has ended, or use another feature", "another process works on the feature %s", f.Name)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, notFound("feature", f.Name)
+	}
+	return l, stateFailure(err)
 }
 
-// Promote applies a feature's change after its gates have passed. CodeGate with the verdicts in the result; CodeConflict
-// wrapping *snapshot.ConflictError; CodeBusy.
-func (s *Supervisor) Promote(ctx context.Context, ref string, o PromoteOptions) (*PromoteResult, error) {
-	return nil, ErrNotFound
+// hold finds a feature and takes its lock. With flock.Exclusive it also finishes what a process that died since New
+// left of it.
+func (s *Supervisor) hold(ctx context.Context, ref string, m flock.Mode) (FeatureRecord, *flock.Lock, error) {
+	f, err := s.opt.Journal.Feature(ctx, ref)
+	if err != nil {
+		return f, nil, explain(err, "feature", ref)
+	}
+	l, err := s.lock(&f, m)
+	if err != nil {
+		return f, nil, err
+	}
+	if m == flock.Exclusive {
+		err = s.settle(ctx, &f, &GCReport{})
+	} else if _, err = s.opt.Journal.Feature(ctx, f.ID); err != nil { // it may have gone while we took the lock
+		err = explain(err, "feature", ref)
+	}
+	if err != nil {
+		return f, nil, errors.Join(err, l.Release())
+	}
+	return f, l, nil
 }
 
-// Discard throws a feature's change away, and the feature with it. CodeBusy.
-func (s *Supervisor) Discard(ctx context.Context, ref string) error { return ErrNotFound }
-
-// Remove removes features, their changes and their records. One with a change that was not promoted needs force; one
-// that is live is CodeBusy.
-func (s *Supervisor) Remove(ctx context.Context, refs []string, force bool) error { return ErrNotFound }
-
-// Logs replays what a task wrote.
-func (s *Supervisor) Logs(ctx context.Context, ref string, o LogOptions, stdout, stderr io.Writer) error {
-	return ErrNotFound
+func notFound(what, ref string) error {
+	return refuse(CodeNotFound, "see `caisson ps -a`", "there is no %s %q", what, ref)
 }
 
-// GC removes what nobody owns any more, and says what. With dryRun it only says.
-func (s *Supervisor) GC(ctx context.Context, dryRun bool) (*GCReport, error) { return nil, ErrNotFound }
+// explain gives an error of a look-up its words.
+func explain(err error, what, ref string) error {
+	if errors.Is(err, ErrNotFound) {
+		return notFound(what, ref)
+	}
+	return err
+}
 
-// Close waits for nothing: tasks must have ended. It closes the journal; with Memory the features go too.
-func (s *Supervisor) Close() error { return nil }
+// stateFailure says that the state directory cannot be used.
+func stateFailure(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return &Error{Code: CodeDisk, Cause: "the state directory's file system is full", Exit: ExitInternal, Err: err,
+			Remedy: "free space, for example with `caisson gc` and `caisson rm`; or choose another directory: CAISSON_STATE=DIR"}
+	}
+	return &Error{Code: CodeState, Cause: "the state directory cannot be used", Exit: ExitRefused, Err: err,
+		Remedy: "make it writable, or choose another: CAISSON_STATE=DIR"}
+}
+
+// newIDs returns a generator of ULIDs in lower case: unique, and in the order of their making.
+func newIDs() func() string {
+	var mu sync.Mutex
+	entropy := ulid.Monotonic(rand.Reader, 0)
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		for {
+			id, err := ulid.New(ulid.Now(), entropy)
+			if err == nil { // otherwise a millisecond has run out of ids
+				return strings.ToLower(id.String())
+			}
+		}
+	}
+}
+
+// detached is ctx without its end, for what must be done all the same; bounded in time.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, fmt.Errorf("no end after %s", cleanupTime))
+}

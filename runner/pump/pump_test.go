@@ -77,7 +77,7 @@ func TestBlockedWriter(t *testing.T) {
 		t.Fatal("the writer did not hold the step up")
 	case <-time.After(50 * time.Millisecond):
 	}
-	s.Relax() // the step dies
+	s.Relax(true) // the step dies
 	select {
 	case <-done:
 	case <-time.After(5 * time.Second):

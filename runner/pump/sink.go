@@ -55,11 +55,12 @@ func (s *Sink) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Relax lets what is left in a dying step's pipes in, however slow the writer is. A pipe is bounded, so this is too.
-func (s *Sink) Relax() {
+// Relax lets what is left in a dying step's pipes in, however slow the writer is, until it is called with false. A pipe
+// is bounded, so this is too.
+func (s *Sink) Relax(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.relaxed = true
+	s.relaxed = on
 	s.wake.Broadcast()
 }
 

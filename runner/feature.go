@@ -1,0 +1,366 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/logfile"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// FeatureInfo is what `ps` and `inspect` show of a feature.
+type FeatureInfo struct {
+	ID        string            `json:"id"`
+	Name      string            `json:"name"`
+	Workspace string            `json:"workspace"`
+	State     State             `json:"state"`             // of its newest task
+	Verdict   Verdict           `json:"verdict,omitempty"` // likewise, once it has ended
+	Command   []string          `json:"command"`           // of its newest task's first step
+	Live      bool              `json:"live"`              // somebody works on it now
+	Labels    map[string]string `json:"labels,omitempty"`
+	Created   time.Time         `json:"created"`
+	Updated   time.Time         `json:"updated"`
+	Dir       string            `json:"dir"`             // where its layers lie
+	Tasks     []TaskInfo        `json:"tasks,omitempty"` // oldest first; not in lists
+}
+
+// TaskInfo is what `inspect` shows of a task.
+type TaskInfo struct {
+	ID            string       `json:"id"`
+	Feature       string       `json:"feature_id"`
+	State         State        `json:"state"`
+	Steps         []StepRecord `json:"steps"`
+	ProfileDigest string       `json:"profile_digest"`
+	Created       time.Time    `json:"created"`
+	Updated       time.Time    `json:"updated"`
+	Result        *Result      `json:"result,omitempty"` // nil until it has ended
+}
+
+// PromoteOptions is how Promote promotes.
+type PromoteOptions struct {
+	Kind           string   // PromoteApply ("" too) or PromotePatch
+	PatchFile      string   // for PromotePatch
+	AllowProtected []string // globs: the explicit word for protected paths
+}
+
+// PromoteResult is what Promote did. Blocked by a gate, Report is nil and the error has CodeGate.
+type PromoteResult struct {
+	Feature string                  `json:"feature"`
+	Kind    string                  `json:"kind"`
+	Change  ChangeSummary           `json:"change"`
+	Gates   []gates.Verdict         `json:"gates"`
+	Report  *snapshot.PromoteReport `json:"report,omitempty"`
+}
+
+// LogOptions picks from a feature's log.
+type LogOptions struct {
+	Task   string // id; "" means the feature's newest
+	Stream string // "stdout", "stderr" or "" for both
+	Step   int    // 1-based; 0 means all
+}
+
+// GCReport is what GC removed, or would remove.
+type GCReport struct {
+	DryRun      bool     `json:"dry_run,omitempty"`
+	Interrupted []string `json:"interrupted,omitempty"` // tasks whose supervisor died
+	Features    []string `json:"features,omitempty"`    // half removed ones
+	Directories []string `json:"directories,omitempty"` // that no record names
+	Cgroups     []string `json:"cgroups,omitempty"`     // likewise
+	Recovered   []string `json:"recovered,omitempty"`   // features whose promotion was finished or undone
+	Problems    []string `json:"problems,omitempty"`    // what could not be done, and why; it stays for the next time
+}
+
+// Features lists the features, newest first: those that are live, and with all the others too.
+func (s *Supervisor) Features(ctx context.Context, all bool) ([]FeatureInfo, error) {
+	if err := s.sweep(ctx, &GCReport{}); err != nil {
+		return nil, err
+	}
+	records, err := s.opt.Journal.Features(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []FeatureInfo{}
+	for _, f := range records {
+		if info := s.info(&f); all || info.Live {
+			list = append(list, info)
+		}
+	}
+	return list, nil
+}
+
+func (s *Supervisor) info(f *FeatureRecord) FeatureInfo {
+	i := FeatureInfo{ID: f.ID, Name: f.Name, Workspace: f.Workspace, Labels: f.Labels, Created: f.Created, Updated: f.Created,
+		Dir: s.featureDir(f.ID)}
+	if t := f.Last; t != nil {
+		i.State, i.Updated, i.Live = t.State, t.Updated, !t.State.Ended()
+		if len(t.Steps) > 0 {
+			i.Command = t.Steps[0].Args
+		}
+		if r := result(t); r != nil {
+			i.Verdict = r.Verdict
+		}
+	}
+	return i
+}
+
+// result is a task's stored result; nil when it has none.
+func result(t *TaskRecord) *Result {
+	if t.Result == nil {
+		return nil
+	}
+	r := &Result{}
+	if err := json.Unmarshal(t.Result, r); err != nil {
+		return nil // a result is for people; the state counts
+	}
+	return r
+}
+
+// Feature finds one by name, id or unique prefix of an id. CodeNotFound, CodeAmbiguous.
+func (s *Supervisor) Feature(ctx context.Context, ref string) (*FeatureInfo, error) {
+	f, err := s.opt.Journal.Feature(ctx, ref)
+	if err != nil {
+		return nil, explain(err, "feature", ref)
+	}
+	tasks, err := s.opt.Journal.Tasks(ctx, f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if len(tasks) > 0 {
+		f.Last = &tasks[len(tasks)-1]
+	}
+	info := s.info(&f)
+	for i := range tasks {
+		info.Tasks = append(info.Tasks, taskInfo(&tasks[i]))
+	}
+	return &info, nil
+}
+
+// Task finds a task by id. CodeNotFound.
+func (s *Supervisor) Task(ctx context.Context, id string) (*TaskInfo, error) {
+	t, err := s.opt.Journal.Task(ctx, id)
+	if err != nil {
+		return nil, explain(err, "task", id)
+	}
+	info := taskInfo(&t)
+	return &info, nil
+}
+
+func taskInfo(t *TaskRecord) TaskInfo {
+	return TaskInfo{ID: t.ID, Feature: t.FeatureID, State: t.State, Steps: t.Steps, ProfileDigest: t.ProfileDigest,
+		Created: t.Created, Updated: t.Updated, Result: result(t)}
+}
+
+// Change reads a feature's change. CodeBusy while a task runs.
+func (s *Supervisor) Change(ctx context.Context, ref string) (*snapshot.Change, error) {
+	var c *snapshot.Change
+	err := s.withChange(ctx, ref, func(_ *snapshot.Workspace, change *snapshot.Change) error { c = change; return nil })
+	return c, err
+}
+
+// Diff writes a feature's change as text. CodeBusy while a task runs.
+func (s *Supervisor) Diff(ctx context.Context, ref string, w io.Writer, o snapshot.DiffOptions) error {
+	return s.withChange(ctx, ref, func(ws *snapshot.Workspace, c *snapshot.Change) error { return ws.WriteDiff(ctx, c, w, o) })
+}
+
+func (s *Supervisor) withChange(ctx context.Context, ref string, do func(*snapshot.Workspace, *snapshot.Change) error) error {
+	f, l, err := s.hold(ctx, ref, flock.Shared)
+	if err != nil {
+		return err
+	}
+	ws, err := snapshot.Open(s.featureDir(f.ID))
+	if err == nil {
+		var c *snapshot.Change
+		if c, err = ws.Change(ctx); err == nil {
+			err = do(ws, c)
+		}
+	}
+	return errors.Join(typed(err, "reading the change of "+f.Name), l.Release())
+}
+
+// Promote applies a feature's change after its gates have passed. CodeGate with the verdicts in the result; CodeConflict
+// wrapping *snapshot.ConflictError; CodeNothingToDo; CodeBusy.
+func (s *Supervisor) Promote(ctx context.Context, ref string, o PromoteOptions) (*PromoteResult, error) {
+	o.Kind = cmp.Or(o.Kind, PromoteApply)
+	if err := checkPromote(o.Kind, o.PatchFile); err != nil {
+		return nil, err
+	}
+	f, l, err := s.hold(ctx, ref, flock.Exclusive)
+	if err != nil {
+		return nil, err
+	}
+	r, err := s.promote(ctx, &f, o)
+	return r, errors.Join(typed(err, "promoting "+f.Name), l.Release())
+}
+
+func (s *Supervisor) promote(ctx context.Context, f *FeatureRecord, o PromoteOptions) (*PromoteResult, error) {
+	policy, err := s.policy(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	ws, err := snapshot.Open(s.featureDir(f.ID))
+	if err != nil {
+		return nil, err
+	}
+	c, err := ws.Change(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &PromoteResult{Feature: f.Name, Kind: o.Kind, Change: *summary(c)}
+	if r.Change.Empty() {
+		return r, refuse(CodeNothingToDo, "", "the feature %s has changed nothing", f.Name)
+	}
+	if r.Gates, err = judge(ctx, policy, ws, c, o.AllowProtected); err != nil {
+		return r, err
+	}
+	if gates.Blocked(r.Gates) {
+		return r, blockedError(f.Name)
+	}
+	if err := s.opt.Journal.Promoting(ctx, f.ID, true); err != nil {
+		return r, err
+	}
+	// From here on nothing stops half way: what was begun is finished or undone.
+	ctx = context.WithoutCancel(ctx)
+	r.Report, err = ws.Promote(ctx, c, s.promoteOptions(o.Kind, o.PatchFile))
+	if conflict, ok := errors.AsType[*snapshot.ConflictError](err); ok {
+		err = conflictError(conflict, f.Name)
+	} else if err == nil {
+		err = s.opt.Journal.Note(ctx, AuditRecord{FeatureID: f.ID, Event: "promote", Cause: o.Kind})
+	}
+	return r, errors.Join(err, s.opt.Journal.Promoting(ctx, f.ID, false))
+}
+
+func (s *Supervisor) promoteOptions(kind, patchFile string) snapshot.PromoteOptions {
+	return snapshot.PromoteOptions{Kind: snapshot.PromoteKind(kind), PatchFile: patchFile, LockDir: filepath.Join(s.state, "locks")}
+}
+
+// policy is the profile that a feature's newest task ran under.
+func (s *Supervisor) policy(ctx context.Context, f *FeatureRecord) (*profiles.Effective, error) {
+	tasks, err := s.opt.Journal.Tasks(ctx, f.ID)
+	if err != nil {
+		return nil, err
+	}
+	if len(tasks) == 0 {
+		return nil, fmt.Errorf("feature %s has no task", f.Name)
+	}
+	p := &profiles.Effective{}
+	if err := json.Unmarshal(tasks[len(tasks)-1].Profile, p); err != nil {
+		return nil, fmt.Errorf("the profile of feature %s: %w", f.Name, err)
+	}
+	return p, nil
+}
+
+// Discard throws a feature's change away, and the feature with it. CodeBusy.
+func (s *Supervisor) Discard(ctx context.Context, ref string) error {
+	f, l, err := s.hold(ctx, ref, flock.Exclusive)
+	if err != nil {
+		return err
+	}
+	return errors.Join(typed(s.destroy(ctx, &f), "discarding "+f.Name), l.Release())
+}
+
+// Remove removes features, their changes and their records. One with a change that was not promoted needs force; one
+// that is live is CodeBusy. It goes on after an error.
+func (s *Supervisor) Remove(ctx context.Context, refs []string, force bool) error {
+	var errs []error
+	for _, ref := range refs {
+		f, l, err := s.hold(ctx, ref, flock.Exclusive)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !force {
+			err = s.unchanged(ctx, &f)
+		}
+		if err == nil {
+			err = s.destroy(ctx, &f)
+		}
+		errs = append(errs, typed(err, "removing "+f.Name), l.Release())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Supervisor) unchanged(ctx context.Context, f *FeatureRecord) error {
+	ws, err := snapshot.Open(s.featureDir(f.ID))
+	if err != nil {
+		return err
+	}
+	c, err := ws.Change(ctx)
+	if err == nil && len(c.Entries) > 0 {
+		err = refuse(CodeUsage, fmt.Sprintf("caisson rm --force %s, or caisson promote %s", f.Name, f.Name),
+			"the feature %s has a change that was not promoted (%d paths)", f.Name, len(c.Entries))
+	}
+	return err
+}
+
+// destroy removes a feature, whose lock is held: it is no longer found, then its files go, then its record.
+func (s *Supervisor) destroy(ctx context.Context, f *FeatureRecord) error {
+	if !f.Retired {
+		if err := s.opt.Journal.Retire(ctx, f.ID); err != nil {
+			return err
+		}
+	}
+	if err := s.removeDir(ctx, s.featureDir(f.ID)); err != nil {
+		return err
+	}
+	return s.opt.Journal.Forget(ctx, f.ID)
+}
+
+// Logs replays what a task wrote.
+func (s *Supervisor) Logs(ctx context.Context, ref string, o LogOptions, stdout, stderr io.Writer) error {
+	f, err := s.opt.Journal.Feature(ctx, ref)
+	if err != nil {
+		return explain(err, "feature", ref)
+	}
+	tasks, err := s.opt.Journal.Tasks(ctx, f.ID)
+	if err != nil {
+		return err
+	}
+	id := ""
+	for _, t := range tasks {
+		if o.Task == "" || o.Task == t.ID {
+			id = t.ID
+		}
+	}
+	if id == "" {
+		return notFound("task", o.Task)
+	}
+	err = logfile.Replay(s.logPath(f.ID, id), func(r logfile.Record) error {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		return o.write(r, stdout, stderr)
+	})
+	return typed(err, "reading the log of "+f.Name)
+}
+
+func (s *Supervisor) logPath(feature, task string) string {
+	return filepath.Join(s.featureDir(feature), "log", task)
+}
+
+func (o LogOptions) write(r logfile.Record, stdout, stderr io.Writer) error {
+	if r.Gap > 0 {
+		_, err := fmt.Fprintf(stderr, "\n[caisson: %d bytes of output are missing here: the log is bounded]\n", r.Gap)
+		return err
+	}
+	if o.Step != 0 && o.Step != r.Step {
+		return nil
+	}
+	w, name := stdout, "stdout"
+	if r.Stream == logfile.Stderr {
+		w, name = stderr, "stderr"
+	}
+	if o.Stream != "" && o.Stream != name {
+		return nil
+	}
+	_, err := w.Write(r.Data)
+	return err
+}

@@ -1,0 +1,283 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson/images"
+	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// Names in tmp/.
+const (
+	memoryPrefix = "memory-" // the features of a supervisor without persistence
+	gonePrefix   = "gone-"   // what is being removed
+)
+
+// unusedRoot is for how long an unpacked root file system that nobody asks for is kept.
+const unusedRoot = 7 * 24 * time.Hour
+
+// recoverAll is what every start does: one question to the journal, and work only where somebody died. What cannot be
+// settled now (a workspace that is not mounted, say) stays for the next time and for who wants the feature.
+func (s *Supervisor) recoverAll(ctx context.Context) error {
+	list, err := s.opt.Journal.Unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	for _, f := range list {
+		l, err := s.adopt(&f)
+		if errors.Is(err, flock.ErrLocked) {
+			continue // alive
+		}
+		if err == nil {
+			err = errors.Join(s.settle(ctx, &f, &s.found), l.Release())
+		}
+		if err != nil && !errors.Is(err, ErrNotFound) && CodeOf(err) != CodeNotFound {
+			s.found.Problems = append(s.found.Problems, f.Name+": "+err.Error())
+		}
+	}
+	return nil
+}
+
+// adopt takes the lock of a feature whose owner may be dead. Its directory may be gone already.
+func (s *Supervisor) adopt(f *FeatureRecord) (*flock.Lock, error) {
+	dir := s.featureDir(f.ID)
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return flock.Try(lockFile(dir), flock.Exclusive)
+}
+
+// settle finishes what a dead process left of the feature f, whose lock is held. It answers CodeNotFound when nothing
+// of the feature remains.
+func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) error {
+	now, err := s.unfinished(ctx, f.ID)
+	if err != nil || now == nil {
+		return err
+	}
+	*f = now[0]
+	if err := s.killGroup(ctx, f.ID, r); err != nil {
+		return err
+	}
+	dir := s.featureDir(f.ID)
+	promoted := f.Promoting
+	err = snapshot.Recover(dir)
+	halfMade := errors.Is(err, fs.ErrNotExist) // killed before it had layers: nothing ever ran in it
+	if err != nil && !halfMade && !f.Retired {
+		return err
+	}
+	gone := f.Retired || halfMade
+	for _, record := range now {
+		if t := record.Last; t != nil {
+			promoted = promoted || t.State == StatePromoting
+			gone = gone || t.Remove
+			if err := s.interrupt(ctx, t); err != nil {
+				return err
+			}
+			r.Interrupted = append(r.Interrupted, t.ID)
+		}
+	}
+	if promoted {
+		r.Recovered = append(r.Recovered, f.Name)
+	}
+	if f.Promoting {
+		if err := s.opt.Journal.Promoting(ctx, f.ID, false); err != nil {
+			return err
+		}
+	}
+	if !gone {
+		return nil
+	}
+	if err := s.destroy(ctx, f); err != nil {
+		return err
+	}
+	r.Features = append(r.Features, f.Name)
+	return notFound("feature", f.Name)
+}
+
+// unfinished is what the journal says of one feature now that its lock is held: nil when nothing is to be done.
+func (s *Supervisor) unfinished(ctx context.Context, id string) (mine []FeatureRecord, err error) {
+	list, err := s.opt.Journal.Unfinished(ctx)
+	for _, f := range list {
+		if f.ID == id {
+			mine = append(mine, f)
+		}
+	}
+	return mine, err
+}
+
+// interrupt writes the end of a task whose supervisor died.
+func (s *Supervisor) interrupt(ctx context.Context, t *TaskRecord) error {
+	m := Move{TaskID: t.ID, From: t.State, To: StateInterrupted, Cause: "its supervisor died while it was " + string(t.State)}
+	for _, st := range t.Steps {
+		if st.State == StepRunning {
+			m.Step = &StepMove{N: st.N, From: StepRunning, To: StepInterrupted}
+		}
+	}
+	return s.opt.Journal.Move(ctx, m)
+}
+
+// killGroup kills what runs in a feature's cgroup and removes it.
+func (s *Supervisor) killGroup(ctx context.Context, id string, r *GCReport) error {
+	if s.opt.Cgroups == nil {
+		return nil
+	}
+	g, err := s.opt.Cgroups.Load(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	r.Cgroups = append(r.Cgroups, id)
+	if r.DryRun {
+		return nil
+	}
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	return errors.Join(g.Kill(ctx), g.Remove(ctx))
+}
+
+// GC removes what nobody owns any more, and says what, including what New removed already. With dryRun it only says.
+// It never removes a change. Errors that concern one thing do not stop it; they are in the report.
+func (s *Supervisor) GC(ctx context.Context, dryRun bool) (*GCReport, error) {
+	r := s.found
+	r.DryRun = dryRun
+	if err := s.sweep(ctx, &r); err != nil {
+		return nil, err
+	}
+	live, err := s.Features(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	keep := func(string) bool { return len(live) > 0 } // it may be what a sandbox stands on
+	roots, err := images.Prune(filepath.Join(s.state, "roots"), unusedRoot, keep, dryRun)
+	r.Directories = append(r.Directories, roots...)
+	r.problem(err)
+	return &r, nil
+}
+
+func (r *GCReport) problem(err error) {
+	if err != nil {
+		r.Problems = append(r.Problems, err.Error())
+	}
+}
+
+// sweep removes directories that no record names: of a supervisor that died between a directory and its record, of
+// removals that were cut short, and of supervisors without persistence that died.
+func (s *Supervisor) sweep(ctx context.Context, r *GCReport) error {
+	dirs, err := os.ReadDir(filepath.Join(s.dir, "features"))
+	if err != nil {
+		return stateFailure(err)
+	}
+	known, err := s.known(ctx)
+	if err != nil {
+		return err
+	}
+	for _, d := range dirs {
+		if !known[d.Name()] {
+			r.problem(s.sweepFeature(ctx, r, d.Name()))
+		}
+	}
+	tmp, err := os.ReadDir(filepath.Join(s.state, "tmp"))
+	if err != nil {
+		return stateFailure(err)
+	}
+	for _, d := range tmp {
+		r.problem(s.sweepTmp(ctx, r, d.Name()))
+	}
+	return nil
+}
+
+func (s *Supervisor) known(ctx context.Context) (map[string]bool, error) {
+	known := map[string]bool{}
+	features, err := s.opt.Journal.Features(ctx)
+	if err != nil {
+		return nil, err
+	}
+	half, err := s.opt.Journal.Unfinished(ctx)
+	for _, f := range append(features, half...) {
+		known[f.ID] = true
+	}
+	return known, err
+}
+
+func (s *Supervisor) sweepFeature(ctx context.Context, r *GCReport, id string) error {
+	dir := s.featureDir(id)
+	l, err := flock.Try(lockFile(dir), flock.Exclusive)
+	if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+		return nil // somebody is about to record it, or has removed it
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Release() }()
+	// With the lock held, nobody but us can record it any more.
+	if known, err := s.known(ctx); err != nil || known[id] {
+		return err
+	}
+	r.Directories = append(r.Directories, dir)
+	return s.clear(ctx, dir, id, r)
+}
+
+// clear removes the cgroup, the half-done promotion and the files of a feature that has no record.
+func (s *Supervisor) clear(ctx context.Context, dir, id string, r *GCReport) error {
+	if err := s.killGroup(ctx, id, r); err != nil || r.DryRun {
+		return err
+	}
+	if err := snapshot.Recover(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return s.removeDir(ctx, dir)
+}
+
+func (s *Supervisor) sweepTmp(ctx context.Context, r *GCReport, name string) error {
+	dir := filepath.Join(s.state, "tmp", name)
+	l, err := flock.Try(lockFile(dir), flock.Exclusive)
+	if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+		return nil // its owner is alive
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Release() }()
+	if strings.HasPrefix(name, memoryPrefix) {
+		features, err := os.ReadDir(filepath.Join(dir, "features"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, f := range features {
+			if err := s.clear(ctx, filepath.Join(dir, "features", f.Name()), f.Name(), r); err != nil {
+				return err
+			}
+		}
+	}
+	r.Directories = append(r.Directories, dir)
+	if r.DryRun {
+		return nil
+	}
+	return removeLast(ctx, dir)
+}
+
+// removeDir removes a directory whose lock is held. It leaves its place in one step, so that nobody meets half of it.
+func (s *Supervisor) removeDir(ctx context.Context, dir string) error {
+	gone := filepath.Join(s.state, "tmp", gonePrefix+filepath.Base(dir))
+	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return removeLast(ctx, gone)
+}
+
+// removeLast removes a directory, its lock last: while it is there, it says that somebody is at work.
+func removeLast(ctx context.Context, dir string) error {
+	if err := snapshot.Remove(ctx, dir, "lock"); err != nil {
+		return err
+	}
+	return snapshot.Remove(ctx, dir)
+}

@@ -1,0 +1,337 @@
+package runner
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/logfile"
+	"github.com/caisson-dev/caisson/runner/pump"
+	"github.com/caisson-dev/caisson/runner/slots"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// Run runs one task to its end. The error is for our own failures and for refusals (*Error, which wraps
+// *isolation.UnsupportedError where a control is missing); whatever the task did is in the Result. Cancelling ctx
+// kills the task; context.Cause(ctx) is its cause.
+func (s *Supervisor) Run(ctx context.Context, r Request) (*Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t, err := s.admit(ctx, &r) // what cannot be is refused before anything exists
+	if err != nil {
+		return nil, err
+	}
+	defer t.forward(cancel)()
+	if err := t.submit(ctx); err != nil { // the feature's lock, a record in the journal
+		return nil, errors.Join(err, t.release())
+	}
+	for _, phase := range []func(context.Context) error{
+		t.queue,    // until there is a slot
+		t.prepare,  // layers, root file system, cgroup, sandbox
+		t.runSteps, // one after the other, until one fails
+		t.seal,     // nothing runs any more; what changed?
+		t.validate, // the gates judge the change
+		t.promote,  // if all went well and somebody asked for it
+	} {
+		if err = phase(ctx); err != nil {
+			break
+		}
+	}
+	err = errors.Join(t.finish(ctx, err), t.release()) // nothing stays but the record and the change
+	return t.result(err), errors.Join(err, t.flush(ctx))
+}
+
+// task is a task on its way.
+type task struct {
+	s   *Supervisor
+	req *Request
+	res Result
+
+	feature FeatureRecord
+	fresh   bool // the feature is this task's
+	dir     string
+	profile json.RawMessage
+	ids     isolation.IDs
+	mounts  []isolation.Bind
+	weaker  []isolation.Control // what the engine may do without
+	state   State
+	done    *StepMove // the last step's end, to be recorded with the next transition
+	ran     bool      // something was executed
+
+	lock    *flock.Lock
+	slot    *slots.Slot
+	layers  *snapshot.Workspace
+	group   *quota.Group
+	sandbox isolation.Sandbox
+	change  *snapshot.Change
+
+	current     atomic.Pointer[isolation.Execution] // what signals go to
+	interrupted atomic.Bool                         // SIGINT or SIGTERM was passed on
+	progress    sync.Mutex
+
+	out, err *pump.Sink
+	in       *pump.Input
+	log      *logfile.Writer
+	budget   *pump.Budget
+}
+
+// to moves the task on, together with the end of the step before.
+func (t *task) to(ctx context.Context, next State, cause string, step *StepMove) error {
+	ctx = context.WithoutCancel(ctx)
+	if t.done != nil && step != nil {
+		if err := t.s.opt.Journal.Move(ctx, Move{TaskID: t.res.TaskID, From: t.state, To: t.state, Step: t.done}); err != nil {
+			return err
+		}
+		t.done = nil
+	}
+	n := 0
+	if step == nil {
+		step, t.done = t.done, nil
+	} else {
+		n = step.N
+	}
+	if err := t.s.opt.Journal.Move(ctx, Move{TaskID: t.res.TaskID, From: t.state, To: next, Cause: cause, Step: step}); err != nil {
+		return err
+	}
+	t.state = next
+	t.tell(n, "")
+	return nil
+}
+
+// tell tells the caller where the task stands.
+func (t *task) tell(step int, message string) {
+	if t.req.Progress == nil {
+		return
+	}
+	t.progress.Lock()
+	defer t.progress.Unlock()
+	t.req.Progress(Progress{TaskID: t.res.TaskID, Feature: t.feature.Name, State: t.state, Step: step,
+		Steps: len(t.req.Steps), Message: message})
+}
+
+// connect makes what the output goes through.
+func (t *task) connect() {
+	out, err := t.req.Stdout, t.req.Stderr
+	in := t.req.Stdin
+	if t.req.TTY {
+		out, err, in = t.req.Terminal.Out, nil, t.req.Terminal.In
+	}
+	t.out = pump.NewSink(out)
+	t.err = t.out
+	if err == nil || !sameWriter(out, err) {
+		t.err = pump.NewSink(err)
+	}
+	if in != nil {
+		t.in = pump.NewInput(in)
+	}
+	t.log = logfile.Create(t.s.logPath(t.feature.ID, t.res.TaskID), 0)
+	t.budget = pump.NewBudget(int64(t.req.Profile.Limits.Output))
+}
+
+// sameWriter reports whether a and b are one writer, to which no two goroutines may write.
+func sameWriter(a, b io.Writer) bool {
+	defer func() { _ = recover() }() // values that cannot be compared are not the same
+	return a == b
+}
+
+// errSignal is why a task was cancelled by a signal.
+type errSignal struct{ sig os.Signal }
+
+func (e errSignal) Error() string { return "cancelled by signal: " + e.sig.String() }
+
+// errInterrupted is why no further step is run.
+var errInterrupted = errors.New("a signal asked the step before to end")
+
+// forward passes the caller's signals on to the running step. One that asks for an end cancels the task when there is
+// no step to ask, and when it is not the first.
+func (t *task) forward(cancel context.CancelCauseFunc) (stop func()) {
+	if t.req.Signals == nil {
+		return func() {}
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		asked := 0
+		for {
+			select {
+			case <-quit:
+				return
+			case sig, ok := <-t.req.Signals:
+				if !ok {
+					return
+				}
+				end := sig == syscall.SIGINT || sig == syscall.SIGTERM
+				if end {
+					asked++
+				}
+				fatal := end || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
+				if asked > 1 && end || !t.signal(sig) && fatal {
+					cancel(errSignal{sig})
+				}
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+// signal reports whether there was a process to get it.
+func (t *task) signal(sig os.Signal) bool {
+	x := t.current.Load()
+	n, ok := sig.(syscall.Signal)
+	if x == nil || !ok || (*x).Signal(n) != nil {
+		return false
+	}
+	if n == syscall.SIGINT || n == syscall.SIGTERM {
+		t.interrupted.Store(true)
+	}
+	return true
+}
+
+// seal ends everything that runs, and reads what changed.
+func (t *task) seal(ctx context.Context) error {
+	if err := t.to(ctx, StateSealing, "the steps have ended", nil); err != nil {
+		return err
+	}
+	if err := t.stop(ctx); err != nil {
+		return err
+	}
+	c, err := t.layers.Change(ctx)
+	if err != nil {
+		return err
+	}
+	t.change, t.res.Change = c, summary(c)
+	return nil
+}
+
+// validate runs the gates. A change that they refuse stays where it is.
+func (t *task) validate(ctx context.Context) error {
+	if err := t.to(ctx, StateValidating, "the change is sealed", nil); err != nil {
+		return err
+	}
+	var err error
+	if t.res.Gates, err = judge(ctx, t.req.Profile, t.layers, t.change, t.req.AllowProtected); err != nil {
+		return err
+	}
+	if gates.Blocked(t.res.Gates) && t.res.Verdict == VerdictOK {
+		blocked := blockedError(t.feature.Name)
+		t.fail(VerdictGate, blocked.Code, blocked.Cause, blocked.Remedy)
+	}
+	return nil
+}
+
+// promote hands the change over. Once begun it is not interrupted: it is finished, or undone at the next start.
+func (t *task) promote(ctx context.Context) error {
+	if t.res.Verdict != VerdictOK || t.req.Promote == PromoteNone || len(t.change.Entries) == 0 {
+		return nil
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if err := t.to(ctx, StatePromoting, t.req.Promote, nil); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	report, err := t.layers.Promote(ctx, t.change, t.s.promoteOptions(t.req.Promote, t.req.PatchFile))
+	if conflict, ok := errors.AsType[*snapshot.ConflictError](err); ok {
+		e := conflictError(conflict, t.feature.Name)
+		t.fail(VerdictRefused, e.Code, e.Error(), e.Remedy)
+		return nil
+	}
+	t.res.Promoted = report
+	return err
+}
+
+func (t *task) fail(v Verdict, code, cause, remedy string) {
+	t.res.Verdict, t.res.Code, t.res.Cause, t.res.Remedy = v, code, cause, remedy
+}
+
+// finish gives the task its end: after nothing of it runs any more, and before its change goes, if it goes.
+func (t *task) finish(ctx context.Context, err error) error {
+	cancelled := context.Cause(ctx)
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	err = errors.Join(err, t.stop(ctx))
+	switch {
+	case errors.Is(err, errInterrupted), err != nil && cancelled != nil && errors.Is(err, cancelled):
+		t.fail(VerdictCancelled, string(VerdictCancelled), err.Error(), "")
+		err = nil
+	case err != nil:
+		err = typed(err, "running a task in "+t.feature.Name)
+		v := VerdictInternal
+		if e, ok := errors.AsType[*Error](err); ok {
+			if e.Exit == ExitRefused {
+				v = VerdictRefused
+			}
+			t.fail(v, e.Code, e.Error(), e.Remedy)
+		}
+	}
+	t.res.State = endOf(t.res.Verdict)
+	t.res.Ended = time.Now()
+	remove := t.req.Remove || t.fresh && !t.ran
+	t.res.Kept = !remove
+	text, merr := json.Marshal(&t.res)
+	m := Move{TaskID: t.res.TaskID, From: t.state, To: t.res.State, Cause: string(t.res.Verdict), Result: text, Step: t.done, Retire: remove}
+	if merr = errors.Join(merr, t.s.opt.Journal.Move(ctx, m)); merr != nil {
+		return errors.Join(err, typed(merr, "recording a task's end"))
+	}
+	t.state = t.res.State
+	t.tell(0, "")
+	if remove {
+		t.feature.Retired = true
+		err = errors.Join(err, typed(t.s.destroy(ctx, &t.feature), "removing "+t.feature.Name))
+	}
+	return err
+}
+
+// endOf is the last state of a task with a verdict.
+func endOf(v Verdict) State {
+	switch v {
+	case VerdictOK:
+		return StateSucceeded
+	case VerdictGate, VerdictRefused:
+		return StateRejected
+	case VerdictCancelled:
+		return StateCancelled
+	}
+	return StateFailed
+}
+
+// result is what Run answers: nothing beside an error.
+func (t *task) result(err error) *Result {
+	if err != nil {
+		return nil
+	}
+	return &t.res
+}
+
+// release gives back what others wait for.
+func (t *task) release() error {
+	return errors.Join(t.slot.Release(), t.lock.Release())
+}
+
+// flush waits until the caller has all of the output. A caller that does not read is waited for when the task ended by
+// itself, until ctx is done, and hardly at all when the task was to end at a promised time.
+func (t *task) flush(ctx context.Context) error {
+	if v := t.res.Verdict; v == VerdictTimeout || v == VerdictCancelled || v.Limit() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushTime)
+		defer cancel()
+	}
+	for _, sink := range []*pump.Sink{t.out, t.err} {
+		_ = sink.Close(ctx) // what the caller did not take, the log has
+	}
+	return nil
+}
+
+// flushTime is how long a caller that does not read holds up a task that was killed.
+const flushTime = 200 * time.Millisecond
