@@ -65,14 +65,23 @@ func lock(name string, wait bool) (unlock func(), err error) {
 	return nil, fmt.Errorf("lock %s: %w", name, err)
 }
 
-// syncTree makes everything below dir durable; its filesystem holds little else that is dirty.
+// syncTree makes everything below dir durable, with whatever else is dirty on its filesystem.
 func syncTree(dir string) error {
+	return syncDir(dir, unix.Syncfs)
+}
+
+// syncEntry makes the names in dir durable.
+func syncEntry(dir string) error {
+	return syncDir(dir, unix.Fsync)
+}
+
+func syncDir(dir string, how func(int) error) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := unix.Syncfs(int(f.Fd())); err != nil {
+	if err := how(int(f.Fd())); err != nil {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
 	return nil

@@ -117,7 +117,7 @@ func provide(f *os.File, path, final, digest string) error {
 		err = os.Rename(tmp, final)
 	}
 	if err == nil {
-		return syncTree(filepath.Dir(final))
+		return syncEntry(filepath.Dir(final))
 	}
 	return errors.Join(err, removeTree(tmp))
 }
