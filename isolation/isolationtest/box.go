@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -295,9 +296,20 @@ func tempDir(t *testing.T, prefix string) string {
 	must(t, err)
 	must(t, os.Chmod(dir, 0o755))
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		if err := removeAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	return dir
+}
+
+// removeAll is os.RemoveAll also for an overlay's work directory, which has no permission bits.
+func removeAll(dir string) error {
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = os.Chmod(p, 0o700) // before it is read
+		}
+		return err
+	})
+	return errors.Join(err, os.RemoveAll(dir))
 }

@@ -24,6 +24,7 @@ var escapeTests = []test{
 	{"hostile program", (*suite).testHostile},
 	{"hostile program as root inside", (*suite).testHostileRoot},
 	{"working directory by descriptor", (*suite).testCwdDescriptor},
+	{"program by descriptor", (*suite).testProgramDescriptor},
 	{"links at mount targets", (*suite).testLinkTargets},
 	{"links in the workspace", (*suite).testWorkspaceLinks},
 	{"watching the execs", (*suite).testWatch},
@@ -270,6 +271,33 @@ func (b *box) checkInside(t *testing.T, cwd string) {
 	if r := b.run(t, p); !strings.HasPrefix(i.Cwd, "/") || !strings.Contains(r.err, "no such file") {
 		t.Errorf("the working directory %s is %q; from there: %+v", cwd, i.Cwd, r)
 	}
+}
+
+// testProgramDescriptor: a program named by a descriptor of the supervisor, or by a link to one that the last command
+// left in the workspace, must not be executed: it lies outside.
+func (s *suite) testProgramDescriptor(t *testing.T) {
+	b := s.start(t)
+	exe, err := os.ReadFile("/proc/self/exe")
+	must(t, err)
+	outside := filepath.Join(b.dir, helperName)
+	must(t, os.WriteFile(outside, exe, 0o755))
+	dir, err := os.Open("/")
+	must(t, err)
+	defer dir.Close()
+	for fd := range 64 {
+		program := fmt.Sprintf("/proc/self/fd/%d%s", fd, outside)
+		link := filepath.Join(b.workspace, fmt.Sprint("link", fd))
+		must(t, os.Symlink(program, link))
+		for _, path := range []string{program, "/workspace/" + filepath.Base(link)} {
+			p := b.process(t)
+			p.Args = []string{path}
+			if x, err := b.Exec(t.Context(), p); err == nil {
+				wait(t, x)
+				t.Errorf("%s was executed, a program of the host", path)
+			}
+		}
+	}
+	runtime.KeepAlive(dir)
 }
 
 // testLinkTargets: a mount's target in the workspace may be a link that the last command left there. Following it would

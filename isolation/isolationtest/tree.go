@@ -178,7 +178,7 @@ func (s *suite) afterDeath(t *testing.T) {
 	must(t, err)
 	for _, d := range dirs {
 		if strings.HasPrefix(d.Name(), s.prefix+"die") {
-			must(t, os.RemoveAll(os.TempDir()+"/"+d.Name()))
+			must(t, removeAll(os.TempDir()+"/"+d.Name()))
 		}
 	}
 	if s.o.Cgroups == nil {
