@@ -26,7 +26,7 @@ func TestDocumentationIsTrue(t *testing.T) {
 			t.Errorf("--%s is not documented", k.flag)
 		}
 	}
-	for _, flag := range regexp.MustCompile("(?m)^\\|[^|]*\\|([^|]*)\\|").FindAllStringSubmatch(table, -1) {
+	for _, flag := range regexp.MustCompile(`(?m)^\|[^|]*\|([^|]*)\|`).FindAllStringSubmatch(table, -1) {
 		for _, name := range regexp.MustCompile("`--([a-z-]+)`").FindAllStringSubmatch(flag[1], -1) {
 			if _, err := Load(LoadOptions{Flags: map[string][]string{name[1]: nil}}); err != nil {
 				t.Errorf("--%s is documented, but: %v", name[1], err)

@@ -13,7 +13,7 @@ type Error struct {
 	Line    int    // from 1; 0: unknown, or not a file
 	Key     string // "limits.memory"; empty: the whole source
 	Message string
-	Remedy  string
+	Remedy  string // what to do about it, where that is not plain from the message; no part of Error()
 }
 
 func (e *Error) Error() string {
@@ -29,9 +29,6 @@ func (e *Error) Error() string {
 		b.WriteString(e.Key + ": ")
 	}
 	b.WriteString(e.Message)
-	if e.Remedy != "" {
-		b.WriteString("; " + e.Remedy)
-	}
 	return b.String()
 }
 
@@ -50,7 +47,7 @@ func mistake(line int, format string, args ...any) *Error {
 	return &Error{Line: line, Message: fmt.Sprintf(format, args...)}
 }
 
-// didYouMean returns "did you mean x?" for the candidate nearest to word, or nothing when none is near. A dotted
+// didYouMean returns "; did you mean x?" for the candidate nearest to word, or nothing when none is near. A dotted
 // candidate is near, too, when its last part is: who writes memory may mean limits.memory.
 func didYouMean(word string, candidates []string) string {
 	best, bestDistance := "", max(2, len(word)/3)+1
@@ -64,7 +61,7 @@ func didYouMean(word string, candidates []string) string {
 	if best == "" {
 		return ""
 	}
-	return "did you mean " + best + "?"
+	return "; did you mean " + best + "?"
 }
 
 // distance is the optimal string alignment distance of two words: insertions, deletions, substitutions and

@@ -155,7 +155,8 @@ func (o *LoadOptions) find(name string, from int) (*document, int, error) {
 		return d, levelBuiltin, err
 	}
 	names := o.names()
-	e := &Error{Message: fmt.Sprintf("%s %q; there are %s", ErrNotFound, name, strings.Join(names, ", ")), Remedy: didYouMean(name, names)}
+	e := &Error{Message: fmt.Sprintf("%s %q; there are %s%s", ErrNotFound, name, strings.Join(names, ", "), didYouMean(name, names)),
+		Remedy: "caisson profile ls"}
 	return nil, 0, notFoundError{e}
 }
 

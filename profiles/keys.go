@@ -227,7 +227,7 @@ func controlNamed(s string) (isolation.Control, error) {
 	c, err := isolation.ParseControl(s)
 	if err != nil {
 		if hint := didYouMean(s, strings.Split(oneOf(isolation.Controls()), ", ")); hint != "" {
-			err = fmt.Errorf("unknown control %q; %s", s, hint)
+			err = fmt.Errorf("unknown control %q%s", s, hint)
 		}
 	}
 	return c, err

@@ -57,9 +57,7 @@ func mountNode(n *yaml.Node) (Mount, error) {
 			}
 			m.ReadOnly = value.Value[0] == 't' || value.Value[0] == 'T'
 		default:
-			e := mistake(name.Line, "unknown key %q", name.Value)
-			e.Remedy = didYouMean(name.Value, []string{"source", "target", "readonly"})
-			return m, e
+			return m, mistake(name.Line, "unknown key %q%s", name.Value, didYouMean(name.Value, []string{"source", "target", "readonly"}))
 		}
 	}
 	if err := m.check(); err != nil {

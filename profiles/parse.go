@@ -248,8 +248,8 @@ func (p *parser) unknown(prefix string, name *yaml.Node) {
 	for _, k := range keys() {
 		candidates = append(candidates, k.path)
 	}
-	e := mistake(name.Line, "unknown key")
-	e.Remedy = didYouMean(name.Value, candidates)
+	e := mistake(name.Line, "unknown key%s", didYouMean(name.Value, candidates))
+	e.Remedy = "caisson profile schema lists the keys"
 	p.fail(path, e)
 }
 
