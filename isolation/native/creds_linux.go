@@ -57,11 +57,10 @@ func (p *plan) become(uid, gid uint32, single bool) {
 	p.add("take uid", unix.SYS_SETRESUID, uid, uid, uid)
 }
 
-// seal gives up what is left: capabilities, the way back to any, descriptors and system calls. Only execve follows.
-func (p *plan) seal(filter *unix.SockFprog, firstFD int) {
+// seal gives up what is left: capabilities, the way back to any, and system calls. Only execve follows.
+func (p *plan) seal(filter *unix.SockFprog) {
 	p.add("drop capabilities", unix.SYS_CAPSET, &capHeader{version: capVersion3}, &capData{})
 	p.add("no new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-	p.add("close descriptors", unix.SYS_CLOSE_RANGE, firstFD, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC)
 	p.add("seccomp", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, filter)
 	p.add("unblock signals", unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, make([]byte, 8), nil, 8)
 }

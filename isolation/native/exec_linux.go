@@ -91,15 +91,11 @@ func (b *sandbox) exec(p *isolation.Process, x *execution) error {
 		return err
 	}
 	plan := &plan{}
-	child := &sharedPID{}
-	if !b.e.root {
-		mem, shared, err := newSharedPID()
-		if err != nil {
-			return err
-		}
-		defer func() { _ = unix.Munmap(mem) }()
-		child = shared
+	child, release, err := b.rendezvous()
+	if err != nil {
+		return err
 	}
+	defer release()
 	b.enter(plan, p, entry, child)
 	first, candidates := b.become(plan, p, stdio, filter)
 	script, err := plan.compile()
@@ -157,8 +153,9 @@ func (b *sandbox) become(plan *plan, p *isolation.Process, stdio [3]any, filter 
 	}
 	plan.dropBounding(b.e.lastCap)
 	plan.become(p.UID, p.GID, b.spec.IDs.Single)
+	b.closeDescriptors(plan)
 	plan.add(stepChdir, unix.SYS_CHDIR, p.Cwd)
-	plan.seal(filter, 3)
+	plan.seal(filter)
 	paths := candidates(p.Args[0], p.Env)
 	first := len(plan.steps)
 	argv, env := strv(p.Args), strv(p.Env)
@@ -169,6 +166,18 @@ func (b *sandbox) become(plan *plan, p *isolation.Process, stdio [3]any, filter 
 		}
 	}
 	return first, paths
+}
+
+// closeDescriptors closes what the child has of ours, before the task's first word (its working directory, its
+// program) is looked up: /proc/self/fd/N would be a way to the host (CVE-2024-21626). Unprivileged, the pipe whose end
+// of file says that we have executed stays as fd 3.
+func (b *sandbox) closeDescriptors(plan *plan) {
+	first := 3
+	if !b.e.root {
+		plan.add("keep the pipe", unix.SYS_DUP3, hostFD{"pipe", b.pipe[1]}, 3, unix.O_CLOEXEC)
+		first = 4
+	}
+	plan.add("close descriptors", unix.SYS_CLOSE_RANGE, first, uintptr(^uint32(0)), 0)
 }
 
 const stepChdir = "chdir to the working directory"
@@ -230,17 +239,13 @@ func (b *sandbox) fork(s *script, entry *quota.Entry, child *sharedPID) (pid, pi
 		o.flags, o.pidns = unix.CLONE_VM|unix.CLONE_VFORK, b.pidfd
 		return b.e.spawn(s, o)
 	}
-	var wait [2]int
-	if err := unix.Pipe2(wait[:], unix.O_CLOEXEC); err != nil {
-		return 0, -1, fmt.Errorf("pipe: %w", err)
-	}
 	pid, pidfd, err = b.e.spawn(s, o)
-	_ = unix.Close(wait[1])
-	defer func() { _ = unix.Close(wait[0]) }()
+	_ = unix.Close(b.pipe[1])
+	b.pipe[1] = -1
 	if err != nil {
 		return 0, -1, err
 	}
-	if !b.e.waitEOF(wait[0]) { // both children have executed, ended or failed
+	if !b.e.waitEOF(b.pipe[0]) { // both children have executed, ended or failed
 		for _, victim := range []int{pid, int(child.pid)} {
 			if victim > 0 {
 				_ = unix.Kill(victim, unix.SIGKILL) // our own children, not yet reaped
@@ -262,13 +267,27 @@ func (b *sandbox) fork(s *script, entry *quota.Entry, child *sharedPID) (pid, pi
 	return int(child.pid), fd, nil
 }
 
-// newSharedPID is a pid that a forked child writes and we read.
-func newSharedPID() ([]byte, *sharedPID, error) {
+// rendezvous makes what an unprivileged child and we share: the pid of its own child, and a pipe whose end of file
+// says that both have executed or ended. As root the child shares everything. b.mu is held.
+func (b *sandbox) rendezvous() (*sharedPID, func(), error) {
+	if b.e.root {
+		return &sharedPID{}, func() {}, nil
+	}
 	mem, err := unix.Mmap(-1, 0, int(unsafe.Sizeof(sharedPID{})), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, nil, fmt.Errorf("shared memory: %w", err)
 	}
-	return mem, (*sharedPID)(unsafe.Pointer(&mem[0])), nil
+	if err := unix.Pipe2(b.pipe[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("pipe: %w", err), unix.Munmap(mem))
+	}
+	return (*sharedPID)(unsafe.Pointer(&mem[0])), func() {
+		_ = unix.Munmap(mem) // our own mapping
+		for _, fd := range b.pipe {
+			if fd >= 0 {
+				_ = unix.Close(fd)
+			}
+		}
+	}, nil
 }
 
 // execution is a command that runs, or has run.

@@ -3,8 +3,10 @@ package native
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/isolationtest"
 )
 
 // The test binary is also the supervisor that gets killed.
@@ -22,7 +25,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("CAISSON_TEST_SUPERVISOR") != "" {
 		superviseAndStop()
 	}
-	os.Exit(m.Run())
+	isolationtest.Main(m)
 }
 
 // superviseAndStop starts a sandbox whose set-up stops at a step, on a socket that the parent holds as fd 3.
@@ -90,8 +93,10 @@ func killAt(t *testing.T, at int) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tmp := t.TempDir()
+	t.Cleanup(func() { openDirs(tmp) })
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), "CAISSON_TEST_SUPERVISOR="+strconv.Itoa(at), "TMPDIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), "CAISSON_TEST_SUPERVISOR="+strconv.Itoa(at), "TMPDIR="+tmp)
 	cmd.ExtraFiles = []*os.File{theirs}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -128,6 +133,16 @@ func killAt(t *testing.T, at int) bool {
 	}
 	reapOrphans(t, at)
 	return stopped
+}
+
+// openDirs makes what a killed supervisor's overlays left removable for its owner.
+func openDirs(dir string) {
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() {
+			_ = os.Chmod(path, 0o700) // before WalkDir reads it; TempDir's own clean-up reports what remains
+		}
+		return nil
+	})
 }
 
 // reapOrphans waits for every process that the supervisor left to us. All must end by themselves.

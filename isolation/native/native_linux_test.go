@@ -71,7 +71,11 @@ func stack(t testing.TB, ids isolation.IDs, target string) isolation.Stack {
 	if err := os.Chown(filepath.Join(dir, "upper"), int(uid), int(gid)); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.Chmod(filepath.Join(dir, "work", "work"), 0o700) }) // overlay made it with no mode; unprivileged that matters
+	t.Cleanup(func() {
+		if err := clearVolatile(filepath.Join(dir, "work")); err != nil {
+			t.Error(err)
+		}
+	})
 	return isolation.Stack{Target: target, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work"),
 		Lower: []isolation.Layer{{Path: filepath.Join(dir, "lower"), Map: isolation.MapOwner}}}
 }
@@ -184,4 +188,22 @@ func quantile(d []time.Duration, q float64) time.Duration {
 	s := slices.Clone(d)
 	slices.Sort(s)
 	return s[int(q*float64(len(s)-1))]
+}
+
+// TestStartAgain mounts the same layers a second time, as a feature's next task does, with what the first one wrote.
+func TestStartAgain(t *testing.T) {
+	needUserns(t)
+	e, s := testEngine(t), testSpec(t)
+	for i, script := range []string{"echo one >f", "grep one f"} {
+		b, err := e.Start(t.Context(), s)
+		if err != nil {
+			t.Fatalf("start %d: %v", i, err)
+		}
+		if out, code := sh(t, b, script); code != 0 {
+			t.Errorf("%s: exit %d: %s", script, code, out)
+		}
+		if err := b.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -100,6 +100,11 @@ func pauseMemfd() (*os.File, error) {
 	}
 	f := os.NewFile(uintptr(fd), "caisson-pause")
 	if _, err = f.Write(elf); err == nil {
+		// Executed without being readable it is undumpable from its first instruction: in an unprivileged sandbox the
+		// task has its uid.
+		err = f.Chmod(0o111)
+	}
+	if err == nil {
 		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS,
 			unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
 	}

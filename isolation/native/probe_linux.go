@@ -91,7 +91,7 @@ func (e *Engine) try(ctx context.Context) map[isolation.Control]isolation.Featur
 		return got
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	p := newProber()
+	p := newProber(e.root)
 	var now immediate
 	defer now.close()
 	overlay := isolation.ControlOverlay

@@ -43,8 +43,9 @@ func (p *prober) call(name string, nr uintptr, args ...any) (any, error) {
 }
 
 // newProber plans the trials. The first two steps are attempt's: waiting for the ids.
-func newProber() *prober {
+func newProber(asRoot bool) *prober {
 	p := &prober{plan: plan{steps: make([]step, 2)}}
+	p.become(0, 0, !asRoot)
 	p.on(isolation.ControlCgroupNS, "unshare").try("new cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
 	p.on(isolation.ControlSession, "setsid, TIOCSTI filtered").try("new session", unix.SYS_SETSID)
 	p.on(isolation.ControlKeyring, "new session keyring").try("new keyring", unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, nil)

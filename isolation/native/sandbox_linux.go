@@ -25,6 +25,7 @@ type sandbox struct {
 	mu      sync.Mutex // held by Exec, so that Close comes before or after
 	closed  bool
 	frozen  bool
+	pipe    [2]int // of the Exec in progress, unprivileged
 	running sync.WaitGroup
 }
 
@@ -76,11 +77,11 @@ func (b *sandbox) stopOrGo(frozen bool, do func() error) error {
 // signalAll sends a signal to every process inside but PID 1, from inside: kill(-1) knows no other way to mean
 // "this pid namespace". Without a cgroup it is not atomic: what forks meanwhile may be missed.
 func (b *sandbox) signalAll(sig unix.Signal) error {
-	mem, child, err := newSharedPID()
+	child, release, err := b.rendezvous()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Munmap(mem) }()
+	defer release()
 	p := &plan{}
 	b.enter(p, &isolation.Process{}, nil, child)
 	p.soft("signal all", unix.SYS_KILL, -1, int(sig)) // ESRCH: nobody is there

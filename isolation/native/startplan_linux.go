@@ -95,7 +95,8 @@ func (st *starter) plan() (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.seal(filter, 1)
+	p.add("close descriptors", unix.SYS_CLOSE_RANGE, 1, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC)
+	p.seal(filter)
 	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0) // a change of credentials clears it
 	p.add("execute pause", unix.SYS_EXECVEAT, hostFD{"pause", int(st.e.pause.Fd())}, "", strv{"caisson-init"}, strv{}, unix.AT_EMPTY_PATH)
 	return p, nil
@@ -227,9 +228,11 @@ func (st *starter) stack(p *plan, s isolation.Stack) error {
 // warns of, a host that went down before the data was on disk, is for the journal to know.
 func clearVolatile(work string) error {
 	inner := filepath.Join(work, "work")
-	if os.Geteuid() != 0 { // the kernel made it without any permission; it is ours
-		if err := os.Chmod(inner, 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("work directory of an earlier mount: %w", err)
+	if os.Geteuid() != 0 { // the kernel made these without any permission; they are ours
+		for _, dir := range []string{"", "incompat", "incompat/volatile"} {
+			if err := os.Chmod(filepath.Join(inner, dir), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("work directory of an earlier mount: %w", err)
+			}
 		}
 	}
 	if err := os.RemoveAll(filepath.Join(inner, "incompat")); err != nil {
