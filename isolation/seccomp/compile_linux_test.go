@@ -22,7 +22,7 @@ func TestDefaultExhaustively(t *testing.T) {
 	}
 }
 
-// The 32-bit parameters of Default, tried with every value up to 16 bits and with high bits: what the kernel
+// The 32-bit parameters of Default, tried with every value up to 15 bits and with high bits: what the kernel
 // would read is what decides.
 func TestDefaultReadsWhatTheKernelReads(t *testing.T) {
 	cases := []struct {
@@ -44,8 +44,8 @@ func TestDefaultReadsWhatTheKernelReads(t *testing.T) {
 		}
 		m, table := newMachine(t, code), mustLookup(t, a)
 		for _, c := range cases {
-			for v := range uint32(1 << 16) {
-				for _, x := range []uint64{uint64(v), uint64(v)<<16 | 0x11, uint64(v) | 1<<32, uint64(v) | 0xffffffff<<32, uint64(v) | 0xffff0000} {
+			for v := range uint32(1 << 15) {
+				for _, x := range []uint64{uint64(v), uint64(v) << 17, uint64(v) | 1<<32, uint64(v) | 0xffffffff<<32} {
 					in := call{arch: auditArch[a], nr: table.numbers[c.name]}
 					in.args[c.index] = x
 					if got, want := m.run(t, in) == unix.SECCOMP_RET_ALLOW, c.allow(uint32(x)); got != want {
@@ -130,7 +130,7 @@ func TestCompileRandomProfiles(t *testing.T) {
 	value := func() uint64 {
 		return []uint64{0, 1, 40, 0xffffffff, 1 << 32, 1<<32 | 40, 1 << 63, ^uint64(0), rng.Uint64(), uint64(rng.Uint32())}[rng.IntN(10)]
 	}
-	for i := range 150 {
+	for i := range 80 {
 		p := &specs.LinuxSeccomp{DefaultAction: actions[rng.IntN(len(actions))]}
 		for range rng.IntN(60) {
 			s := specs.LinuxSyscall{Action: actions[rng.IntN(len(actions))], Names: []string{names[rng.IntN(len(names))], names[rng.IntN(len(names))]}}
@@ -170,6 +170,43 @@ func TestCompileFarJumps(t *testing.T) {
 	}
 	if _, err := Compile(p, "amd64"); err == nil || !strings.Contains(err.Error(), "4096") {
 		t.Errorf("a program that is too long: %v", err)
+	}
+}
+
+// Both targets of one jump at every distance around the reach of its offsets.
+func TestJumpReach(t *testing.T) {
+	for near := maxJump - 4; near <= maxJump+4; near++ {
+		for gap := range 6 {
+			for _, swap := range []bool{false, true} {
+				a := &asm{rets: map[uint32]label{}}
+				yes := a.emit(opRet, 1)
+				for range gap {
+					a.emit(opRet, 9)
+				}
+				no := a.emit(opRet, 2)
+				for range near {
+					a.emit(opRet, 9)
+				}
+				if swap {
+					a.jump(opEq, 5, no, yes)
+				} else {
+					a.jump(opEq, 5, yes, no)
+				}
+				a.emit(opLoad, offsetNumber)
+				code, err := a.program()
+				if err != nil {
+					t.Fatal(err)
+				}
+				m := newMachine(t, code)
+				hit, miss := m.run(t, call{nr: 5}), m.run(t, call{nr: 6})
+				if swap {
+					hit, miss = miss, hit
+				}
+				if hit != 1 || miss != 2 {
+					t.Errorf("distance %d, gap %d, swapped %v: %d, %d", near, gap, swap, hit, miss)
+				}
+			}
+		}
 	}
 }
 
