@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -206,4 +207,11 @@ func TestStartAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+}
+
+func needRoot() error {
+	if !privileged() {
+		return fs.ErrPermission
+	}
+	return nil
 }

@@ -52,13 +52,6 @@ func TestGoldenPlans(t *testing.T) {
 	}
 }
 
-func needRoot() error {
-	if !privileged() {
-		return fs.ErrPermission
-	}
-	return nil
-}
-
 // fakeProc is a /proc of every kind of entry, whatever this kernel has.
 func fakeProc(name string) (os.FileInfo, error) {
 	return fs.Stat(fstest.MapFS{
