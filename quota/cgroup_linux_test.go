@@ -62,6 +62,13 @@ func newGroup(t testing.TB, c *Cgroups, l Limits) *Group {
 	return g
 }
 
+// bounded is a context for what must not take long.
+func bounded(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func newLeaf(t testing.TB, g *Group, name string, l *Limits) *Leaf {
 	t.Helper()
 	leaf, err := g.Leaf(name, l)
@@ -229,8 +236,7 @@ func TestFreezeThawKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	slices.Sort(sleepers)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := bounded(t)
 	if err := g.Freeze(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +282,7 @@ func TestFreezeGivesUp(t *testing.T) {
 		t.Errorf("Freeze says %v", err)
 	}
 	if err == nil {
-		err = g.Thaw(t.Context())
+		err = g.Thaw(bounded(t))
 	}
 	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 		t.Error(err)
@@ -307,10 +313,10 @@ func TestLoadListAfterCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := loaded.Freeze(t.Context()); err != nil { // the dead supervisor may have frozen it
+	if err := loaded.Freeze(bounded(t)); err != nil { // the dead supervisor may have frozen it
 		t.Fatal(err)
 	}
-	if err := errors.Join(loaded.Kill(t.Context()), loaded.Remove(t.Context()), loaded.Remove(t.Context())); err != nil {
+	if err := errors.Join(loaded.Kill(bounded(t)), loaded.Remove(t.Context()), loaded.Remove(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := again.Load(g.ID()); !errors.Is(err, fs.ErrNotExist) {
@@ -339,7 +345,7 @@ func TestIncompleteGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(g.Kill(t.Context()), g.Remove(t.Context()), c.Cleanup()); err != nil {
+		if err := errors.Join(g.Kill(bounded(t)), g.Remove(t.Context()), c.Cleanup()); err != nil {
 			t.Error(err)
 		}
 		if _, err := os.Stat(tr.dir(g.Path())); !errors.Is(err, fs.ErrNotExist) {
@@ -358,7 +364,7 @@ func TestRemoveInUse(t *testing.T) {
 	}
 	// A process that is just ending is waited for.
 	done := make(chan error)
-	go func() { done <- g.Remove(t.Context()) }()
+	go func() { done <- g.Remove(bounded(t)) }()
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -394,11 +400,10 @@ func TestKillLeafOfFrozenGroup(t *testing.T) {
 	g := newGroup(t, c, smallLimits())
 	leaf := newLeaf(t, g, "step-1", nil)
 	pid := sleeper(t, leaf).Process.Pid
-	if err := g.Freeze(t.Context()); err != nil {
+	if err := g.Freeze(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := bounded(t)
 	if err := leaf.Kill(ctx); (err != nil) != (c.Mode() != ModeV2) {
 		t.Errorf("Kill says %v", err)
 	}

@@ -79,14 +79,14 @@ func TestPidsRefused(t *testing.T) {
 			if u.PidsRefused < 1 {
 				t.Errorf("%d refused forks", u.PidsRefused)
 			}
-			// The kernel counts a fork before it refuses it.
-			if u.PidsPeak != unknown && (u.PidsPeak < 50 || u.PidsPeak > 65) {
+			// The kernel counts a fork before it refuses it, and several may be under way.
+			if u.PidsPeak != unknown && (u.PidsPeak < 50 || u.PidsPeak > 80) {
 				t.Errorf("peak of %d pids out of 64", u.PidsPeak)
 			}
 			if n := usage(t, g).PidsRefused; n < 1 {
 				t.Errorf("the group counts %d refused forks", n)
 			}
-			if err := leaf.Kill(t.Context()); err != nil {
+			if err := leaf.Kill(bounded(t)); err != nil {
 				t.Fatal(err)
 			}
 			later := newLeaf(t, g, "step-3", nil)
@@ -132,8 +132,7 @@ func testKillForkBomb(t *testing.T, c *Cgroups) {
 		}
 		runtimeYield()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := bounded(t)
 	if err := leaf.Kill(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package quota
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -44,7 +45,7 @@ var helpers = map[string]func(args []string) int{
 	},
 	// shell runs another helper, does not care how that ends, and returns 0.
 	"shell": func(args []string) int {
-		c := helper(args...)
+		c := helper(context.Background(), args...)
 		_ = c.Run()
 		return 0
 	},
@@ -52,7 +53,7 @@ var helpers = map[string]func(args []string) int{
 	"forks": func(args []string) int {
 		n, _ := strconv.Atoi(args[0])
 		for range n {
-			if err := helper("sleep").Start(); err != nil {
+			if err := helper(context.Background(), "sleep").Start(); err != nil {
 				fmt.Println("refused:", err)
 			}
 		}
@@ -61,7 +62,7 @@ var helpers = map[string]func(args []string) int{
 	// bomb forks copies of itself for ever.
 	"bomb": func([]string) int {
 		for {
-			_ = helper("bomb").Start()
+			_ = helper(context.Background(), "bomb").Start()
 		}
 	},
 	"spin": func(args []string) int {
@@ -107,9 +108,10 @@ func enter(n int) {
 	panic(unix.Exec("/proc/self/exe", os.Args, []string{helperVariable + "=" + os.Getenv(helperVariable)}))
 }
 
-// helper is a command that runs one of helpers.
-func helper(args ...string) *exec.Cmd {
-	c := exec.Command("/proc/self/exe")
+// helper is a command that runs one of helpers, and is killed when ctx ends.
+func helper(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, "/proc/self/exe")
+	c.WaitDelay = time.Second
 	c.Env = []string{helperVariable + "=" + strings.Join(args, " ")}
 	return c
 }
@@ -117,7 +119,7 @@ func helper(args ...string) *exec.Cmd {
 // inLeaf makes a helper start in a leaf.
 func inLeaf(t testing.TB, leaf *Leaf, args ...string) *exec.Cmd {
 	t.Helper()
-	c := helper(args...)
+	c := helper(bounded(t), args...)
 	e, err := leaf.Entry()
 	if err != nil {
 		t.Fatal(err)

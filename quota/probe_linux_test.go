@@ -41,7 +41,7 @@ func probeHelper() int {
 		fmt.Println("Entry:", err)
 		return 1
 	}
-	c2 := helper("sleep") // ends at once: its stdin is empty
+	c2 := helper(context.Background(), "sleep") // ends at once: its stdin is empty
 	if e.V2 != nil {
 		c2.SysProcAttr = childIn(e)
 	}
@@ -57,7 +57,7 @@ func probeHelper() int {
 func TestProbeUnprivileged(t *testing.T) {
 	probed(t)
 	testenv.Need(t, "root", needRoot())
-	out, err := helper("probe", fmt.Sprint(nobody)).CombinedOutput()
+	out, err := helper(bounded(t), "probe", fmt.Sprint(nobody)).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

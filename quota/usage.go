@@ -14,7 +14,7 @@ type Usage struct {
 	MemoryCurrent Bytes         // page cache included
 	MemoryPeak    Bytes
 	PidsCurrent   Count // threads included
-	PidsPeak      Count // may be one more than the limit: the kernel counts a fork before it refuses it
+	PidsPeak      Count // may exceed the limit a little: the kernel counts a fork before it refuses it
 
 	// OOMKills is how many processes the OOM killer has killed, and PidsRefused how many forks were refused for the limit
 	// of the leaf, or of the group while the leaf existed. On version 1 a group counts those of its present leaves.
