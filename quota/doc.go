@@ -7,7 +7,7 @@
 //	caisson/FEATURE/init    the sandbox's PID 1
 //	caisson/FEATURE/step-1  one step: its own limits, usage, out-of-memory watch
 //
-// Processes enter by themselves at birth (Leaf.Entry): moving a running process from outside is never done.
+// Processes enter by themselves at birth (Leaf.Entry): a sandbox's running process is never moved from outside.
 // Killing and freezing work on whole trees. A quantity of zero is an error where a limit is expected,
 // never "unlimited".
 package quota
