@@ -18,16 +18,16 @@ import (
 )
 
 var fileTests = []test{
-	{"the root is read-only", (*suite).testReadOnlyRoot},
-	{"tmp is bounded", (*suite).testTmp},
-	{"tmp is private", (*suite).testPrivate},
-	{"the workspace is not written", (*suite).testWorkspace},
-	{"the workspace's owner", (*suite).testOwner},
-	{"home", (*suite).testHome},
-	{"binds", (*suite).testBinds},
-	{"binds over the workspace", (*suite).testBindOver},
-	{"hostname", (*suite).testHostname},
-	{"nothing is mounted on the host", (*suite).testHostMounts},
+	{"the root is read-only", (*suite).testReadOnlyRoot, nil},
+	{"tmp is bounded", (*suite).testTmp, nil},
+	{"tmp is private", (*suite).testPrivate, nil},
+	{"the workspace is not written", (*suite).testWorkspace, nil},
+	{"the workspace's owner", (*suite).testOwner, nil},
+	{"home", (*suite).testHome, nil},
+	{"binds", (*suite).testBinds, nil},
+	{"binds over the workspace", (*suite).testBindOver, nil},
+	{"hostname", (*suite).testHostname, nil},
+	{"nothing is mounted on the host", (*suite).testHostMounts, nil},
 }
 
 func (s *suite) testReadOnlyRoot(t *testing.T) {

@@ -14,16 +14,16 @@ import (
 )
 
 var lifecycleTests = []test{
-	{"start", (*suite).testStart},
-	{"close is idempotent", (*suite).testClose},
-	{"closed answers ErrClosed", (*suite).testErrClosed},
-	{"close ends commands", (*suite).testCloseEnds},
-	{"cancelled", (*suite).testCancelled},
-	{"concurrent starts", (*suite).testConcurrentStarts},
-	{"many execs", (*suite).testManyExecs},
-	{"concurrent execs", (*suite).testConcurrentExecs},
-	{"missing directory", (*suite).testMissingDirectory},
-	{"probe", (*suite).testProbe},
+	{"start", (*suite).testStart, nil},
+	{"close is idempotent", (*suite).testClose, nil},
+	{"closed answers ErrClosed", (*suite).testErrClosed, nil},
+	{"close ends commands", (*suite).testCloseEnds, nil},
+	{"cancelled", (*suite).testCancelled, nil},
+	{"concurrent starts", (*suite).testConcurrentStarts, nil},
+	{"many execs", (*suite).testManyExecs, nil},
+	{"concurrent execs", (*suite).testConcurrentExecs, nil},
+	{"missing directory", (*suite).testMissingDirectory, nil},
+	{"probe", (*suite).testProbe, nil},
 }
 
 func (s *suite) testStart(t *testing.T) {
@@ -129,7 +129,7 @@ func (s *suite) testConcurrentStarts(t *testing.T) {
 func (s *suite) testManyExecs(t *testing.T) {
 	b := s.start(t)
 	p := b.process(t, "exit", "0")
-	for i := range 200 {
+	for i := range 100 {
 		x, err := b.Exec(t.Context(), p) // one cgroup for all
 		if err != nil {
 			t.Fatalf("exec %d: %v", i, err)

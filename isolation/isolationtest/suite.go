@@ -73,7 +73,9 @@ func Run(t *testing.T, newEngine func(t *testing.T) isolation.Engine, o Options)
 		} {
 			t.Run(group.name, func(t *testing.T) {
 				for _, x := range group.tests {
-					t.Run(x.name, func(t *testing.T) { x.run(s, t) })
+					if x.needs == nil || x.needs(s) {
+						t.Run(x.name, func(t *testing.T) { x.run(s, t) })
+					}
 				}
 			})
 		}
@@ -81,14 +83,18 @@ func Run(t *testing.T, newEngine func(t *testing.T) isolation.Engine, o Options)
 	checkHoldings(t, before)
 }
 
-// test is one of the suite's tests.
+// test is one of the suite's tests. Those that make no sense in this run, by needs, are not in it.
 type test struct {
-	name string
-	run  func(*suite, *testing.T)
+	name  string
+	run   func(*suite, *testing.T)
+	needs func(*suite) bool
 }
 
 // id returns a fresh sandbox id.
 func (s *suite) id() string { return fmt.Sprintf("%s-%d", s.prefix, s.count.Add(1)) }
+
+// cgroups says whether sandboxes have one.
+func (s *suite) cgroups() bool { return s.o.Cgroups != nil }
 
 // root says whether the suite runs as root, so that sandboxes have a range of ids.
 func (s *suite) root() bool { return os.Geteuid() == 0 }

@@ -15,11 +15,11 @@ import (
 )
 
 var terminalTests = []test{
-	{"terminal", (*suite).testTerminal},
-	{"window size", (*suite).testWindowSize},
-	{"interrupt", (*suite).testInterrupt},
-	{"end of input", (*suite).testEndOfInput},
-	{"hangup", (*suite).testHangup},
+	{"terminal", (*suite).testTerminal, nil},
+	{"window size", (*suite).testWindowSize, nil},
+	{"interrupt", (*suite).testInterrupt, nil},
+	{"end of input", (*suite).testEndOfInput, nil},
+	{"hangup", (*suite).testHangup, nil},
 }
 
 // screen is the master side of a sandbox's terminal.

@@ -19,12 +19,12 @@ import (
 )
 
 var treeTests = []test{
-	{"freeze", (*suite).testFreeze},
-	{"freeze and close", (*suite).testFreezeClose},
-	{"kill the tree", (*suite).testKillTree},
-	{"orphans are reaped", (*suite).testOrphans},
-	{"dies with the supervisor", (*suite).testSupervisorDies},
-	{"out of memory", (*suite).testOutOfMemory},
+	{"freeze", (*suite).testFreeze, nil},
+	{"freeze and close", (*suite).testFreezeClose, nil},
+	{"kill the tree", (*suite).testKillTree, nil},
+	{"orphans are reaped", (*suite).testOrphans, nil},
+	{"dies with the supervisor", (*suite).testSupervisorDies, nil},
+	{"out of memory", (*suite).testOutOfMemory, (*suite).cgroups},
 }
 
 // testFreeze: a frozen tree makes no progress, and goes on where it was.
@@ -219,9 +219,6 @@ func dieAsSupervisor(t *testing.T, s *suite) bool {
 // testOutOfMemory: the killer takes the step and neither PID 1 nor the supervisor, also when execs come in between.
 func (s *suite) testOutOfMemory(t *testing.T) {
 	b := s.start(t)
-	if b.group == nil {
-		t.Skip("cgroups are waived in this run of the suite")
-	}
 	for range 3 {
 		p := b.process(t, "hog")
 		small := limits

@@ -21,6 +21,7 @@ import (
 const (
 	cmdAll  = "all"  // all HOST: runs every case, prints a Report
 	cmdCase = "case" // case NAME HOST: runs one, prints an Outcome
+	cmdLook = "look" // prints a Report of what is there without trying anything
 )
 
 // caseTime bounds one attempt; one that blocks is a failure.
@@ -87,10 +88,12 @@ func command(args []string) error {
 			}
 		}
 		return fmt.Errorf("no case %s", args[1])
+	case len(args) == 1 && args[0] == cmdLook:
+		return json.NewEncoder(os.Stdout).Encode(&Report{UID: os.Getuid(), Inherited: inherited()})
 	case len(args) == 1 && args[0] == cmdWhoami:
 		return whoami()
 	}
-	return fmt.Errorf("usage: %s HOST | %s NAME HOST | %s", cmdAll, cmdCase, cmdWhoami)
+	return fmt.Errorf("usage: %s HOST | %s NAME HOST | %s | %s", cmdAll, cmdCase, cmdLook, cmdWhoami)
 }
 
 // attempt runs a case in this process.
@@ -135,6 +138,9 @@ func spawn(c Case, host string) Outcome {
 	}
 	return o
 }
+
+// LookArgs returns the arguments that make the program report without trying anything.
+func LookArgs() []string { return []string{cmdLook} }
 
 // inherited lists the descriptors beyond 2 that came through execve: those without close-on-exec, because a Go program
 // opens its own with it. It asks for each number: reading /proc/self/fd would open one.
