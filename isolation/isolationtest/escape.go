@@ -141,12 +141,14 @@ func hostAddresses(t *testing.T) []string {
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	must(t, err)
 	list, err := net.InterfaceAddrs()
 	must(t, err)
 	var found []string
 	for _, a := range list {
 		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil {
-			found = append(found, fmt.Sprintf("%s:%d", n.IP, l.Addr().(*net.TCPAddr).Port))
+			found = append(found, net.JoinHostPort(n.IP.String(), port))
 		}
 	}
 	return found

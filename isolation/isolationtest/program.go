@@ -43,7 +43,7 @@ var commands map[string]func(args []string) error
 
 func init() { // a literal would refer to itself through tree
 	commands = map[string]func([]string) error{
-		"exit":  func(a []string) error { n, err := strconv.Atoi(a[0]); os.Exit(n); return err },
+		"exit":  exit,
 		"raise": raise,
 		"cat":   func([]string) error { _, err := io.Copy(os.Stdout, os.Stdin); return err },
 		"echo":  func(a []string) error { fmt.Println(strings.Join(a, " ")); return nil },
@@ -60,6 +60,14 @@ func init() { // a literal would refer to itself through tree
 		"watch": watch,
 		"hog":   hog,
 	}
+}
+
+func exit(a []string) error {
+	n, err := strconv.Atoi(a[0])
+	if err == nil {
+		os.Exit(n)
+	}
+	return err
 }
 
 // raise ends the program by a signal.

@@ -3,6 +3,7 @@
 package hostile
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -67,7 +68,7 @@ func clone3(flag uintptr) error {
 		return errno
 	}
 	if pid == 0 { // the child, with a copy of one thread: nothing of Go may run here
-		unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
+		_, _, _ = unix.RawSyscall(unix.SYS_EXIT_GROUP, 0, 0, 0)
 	}
 	_, err := unix.Wait4(int(pid), nil, 0, nil)
 	return err
@@ -121,13 +122,13 @@ func identityMap(*Host) error {
 func processCases() []Case {
 	return []Case{
 		{"proc/kill_host", "the supervisor ended", Absent | Denied, func(h *Host) error {
-			if err := supervisorIn("/proc", h); err == errNotHere {
+			if err := supervisorIn("/proc", h); errors.Is(err, errNotHere) {
 				return err
 			}
 			return unix.Kill(h.PID, 0)
 		}},
 		{"proc/pidfd_host", "a handle to the supervisor", Absent | Denied, func(h *Host) error {
-			if err := supervisorIn("/proc", h); err == errNotHere {
+			if err := supervisorIn("/proc", h); errors.Is(err, errNotHere) {
 				return err
 			}
 			return raw(unix.SYS_PIDFD_OPEN, uintptr(h.PID), 0)
