@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
 const stateFile = "state.json"
@@ -51,6 +52,9 @@ func Create(o CreateOptions) (*Workspace, error) {
 		return nil, ws.Fail("stat", ".", err)
 	}
 	if err := w.makeLayers(ws); err != nil {
+		return nil, err
+	}
+	if err := w.begin(); err != nil {
 		return nil, err
 	}
 	return w, w.save(false)
@@ -132,7 +136,7 @@ func (w *Workspace) makeUpper(name string, base *beneath.Root) error {
 	if err != nil {
 		return base.Fail("getxattr", ".", err)
 	}
-	w.state.RootMode, w.state.RootXattr = st.Mode&0o7777, packXattrs(attrs)
+	w.state.RootMode, w.state.RootXattr = st.Mode&0o7777, []byte(packXattrs(attrs))
 	err = errors.Join(
 		chown(upper.FD, w.state.Owner),
 		beneath.SetXattrs(upper.FD, attrs),
@@ -156,36 +160,42 @@ func identity(fd int) (inode uint64, birth time.Time, err error) {
 	return st.Ino, birth, err
 }
 
-// save writes state.json with a new start time, by rename. sync makes it durable.
-func (w *Workspace) save(sync bool) error {
-	tmp := filepath.Join(w.dir, stateFile+".tmp")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+// begin sets a new start time.
+func (w *Workspace) begin() error {
+	path := filepath.Join(w.dir, "start")
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	if w.state.Start, err = stamp(int(f.Fd())); err != nil {
-		return fmt.Errorf("%s: start time: %w", tmp, err)
+		return fmt.Errorf("%s: start time: %w", path, err)
 	}
+	return os.Remove(path)
+}
+
+// save writes state.json by rename. sync makes it durable.
+func (w *Workspace) save(sync bool) error {
 	data, err := json.Marshal(&w.state)
 	if err != nil {
 		return err
 	}
-	if _, err := f.Write(data); err != nil {
+	tmp := filepath.Join(w.dir, stateFile+".tmp")
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
 		return err
 	}
-	if sync {
-		if err := f.Sync(); err != nil {
-			return err
-		}
+	_, err = f.Write(data)
+	if sync && err == nil {
+		err = f.Sync()
 	}
-	if err := os.Rename(tmp, filepath.Join(w.dir, stateFile)); err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if sync {
-		return syncDir(w.dir)
+	if err := os.Rename(tmp, filepath.Join(w.dir, stateFile)); err != nil || !sync {
+		return err
 	}
-	return nil
+	return journal.SyncDir(w.dir)
 }
 
 // stamp returns the earliest ctime that a file changed from now on can have, and that none changed before has.
@@ -208,15 +218,6 @@ func stamp(fd int) (time.Time, error) {
 		t = t.Add(1)
 	}
 	return t, err
-}
-
-func syncDir(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }
 
 // Open opens the layers that Create made in dir. A promote that was cut short must be recovered first. Errors are

@@ -3,19 +3,21 @@ package snapshot
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
 	"unsafe"
 
-	"github.com/aymanbagabas/go-udiff"
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/unified"
 )
 
 const (
@@ -29,15 +31,8 @@ const (
 type differ struct {
 	upper, base beneath.Cursor
 	out         bytes.Buffer
-	stats       []stat
+	stats       []unified.File
 	o           DiffOptions
-}
-
-// stat is one line of --stat. Either note or the counts say what happened.
-type stat struct {
-	path           string
-	added, deleted int
-	note           string
 }
 
 // errTooLarge is a file that MaxFile leaves out.
@@ -81,7 +76,7 @@ func (w *Workspace) WriteDiff(ctx context.Context, c *Change, out io.Writer, o D
 	}
 	stats, err := renderAll(ctx, workers, todo, out)
 	if err == nil && o.Stat {
-		err = writeStats(out, stats)
+		err = unified.WriteStat(out, stats)
 	}
 	return err
 }
@@ -121,9 +116,9 @@ func writeNames(out io.Writer, todo []shown) error {
 }
 
 // renderAll renders in rounds, one batch of entries for each worker, and prints each round in order.
-func renderAll(ctx context.Context, workers []*differ, todo []shown, out io.Writer) ([]stat, error) {
+func renderAll(ctx context.Context, workers []*differ, todo []shown, out io.Writer) ([]unified.File, error) {
 	const batch = 64
-	var all []stat
+	var all []unified.File
 	errs := make([]error, len(workers))
 	for len(todo) > 0 {
 		if ctx.Err() != nil {
@@ -210,7 +205,7 @@ func (d *differ) text(e *Entry, quiet bool) error {
 	case binary:
 		fmt.Fprintf(&d.out, "Binary files %s and %s differ\n", a, b)
 	case differs:
-		return d.hunks(label(a), label(b), str(old), str(now))
+		return unified.Hunks(&d.out, a, b, str(old), str(now), d.o.Context)
 	}
 	return nil
 }
@@ -249,14 +244,6 @@ func (d *differ) header(e *Entry) {
 	case e.Mode != e.OldMode:
 		fmt.Fprintf(&d.out, "old mode %s\nnew mode %s\n", gitMode(e.OldType, e.OldMode), gitMode(e.Type, e.Mode))
 	}
-}
-
-// label is a name in a "---" or "+++" line: git and patch expect a tab after one with a space.
-func label(name string) string {
-	if strings.Contains(name, " ") {
-		return name + "\t"
-	}
-	return name
 }
 
 // str views bytes as a string; nobody writes to them while it is in use.
@@ -311,150 +298,27 @@ func readAll(at *beneath.Cursor, path string, size int64) ([]byte, error) {
 	return data[:n], nil
 }
 
-// hunks prints the differences of two texts.
-func (d *differ) hunks(a, b, old, now string) error {
-	fmt.Fprintf(&d.out, "--- %s\n+++ %s\n", a, b)
-	if old == "" || now == "" {
-		n, sign := lines(old), byte('-')
-		from, to, text := span1(n), "0,0", old
-		if old == "" {
-			sign, text = '+', now
-			from, to = "0,0", span1(lines(now))
-		}
-		fmt.Fprintf(&d.out, "@@ -%s +%s @@\n", from, to)
-		for line := range strings.Lines(text) {
-			d.line(sign, line)
-		}
-		return nil
-	}
-	u, err := udiff.ToUnifiedDiff(a, b, old, udiff.Lines(old, now), d.o.Context)
-	if err != nil {
-		return fmt.Errorf("diff of %s: %w", b, err)
-	}
-	for _, h := range u.Hunks {
-		d.hunk(h)
-	}
-	return nil
-}
-
-// span1 is the range of a whole file of n lines.
-func span1(n int) string {
-	if n == 1 {
-		return "1"
-	}
-	return fmt.Sprintf("1,%d", n)
-}
-
-var signs = map[udiff.OpKind]byte{udiff.Delete: '-', udiff.Insert: '+', udiff.Equal: ' '}
-
-func (d *differ) hunk(h *udiff.Hunk) {
-	from, to := 0, 0
-	for _, l := range h.Lines {
-		if l.Kind != udiff.Insert {
-			from++
-		}
-		if l.Kind != udiff.Delete {
-			to++
-		}
-	}
-	// An empty range is named by the line before it.
-	side := func(line, count int) string {
-		switch count {
-		case 0:
-			return fmt.Sprintf("%d,0", line-1)
-		case 1:
-			return fmt.Sprint(line)
-		}
-		return fmt.Sprintf("%d,%d", line, count)
-	}
-	fmt.Fprintf(&d.out, "@@ -%s +%s @@\n", side(h.FromLine, from), side(h.ToLine, to))
-	for _, l := range h.Lines {
-		d.line(signs[l.Kind], l.Content)
-	}
-}
-
-func (d *differ) line(sign byte, content string) {
-	d.out.WriteByte(sign)
-	d.out.WriteString(content)
-	if !strings.HasSuffix(content, "\n") {
-		d.out.WriteString("\n\\ No newline at end of file\n")
-	}
-}
-
-func lines(text string) int {
-	n := strings.Count(text, "\n")
-	if text != "" && text[len(text)-1] != '\n' {
-		n++
-	}
-	return n
-}
-
 // stat counts one entry's lines.
 func (d *differ) stat(e shown) error {
-	s := stat{path: e.Path}
+	s := unified.File{Path: e.Path}
 	switch {
-	case !textual(e.Type) || !textual(e.OldType):
-		if e.quiet {
-			return nil
-		}
-		s.note = remark(e.Entry)
-	case e.Binary:
-		s.note = fmt.Sprintf("Bin %d -> %d bytes", e.OldSize, e.Size)
+	case e.quiet:
+		return nil
+	case !textual(e.Type) || !textual(e.OldType), e.Kind == ModeOnly:
+		s.Note = remark(e.Entry)
 	default:
 		old, now, err := d.contents(e.Entry)
-		switch {
-		case errors.Is(err, errTooLarge) || err == nil && isBinary(old):
-			s.note = fmt.Sprintf("Bin %d -> %d bytes", e.OldSize, e.Size)
-		case err != nil:
+		if err != nil && !errors.Is(err, errTooLarge) {
 			return err
-		case old == nil || now == nil:
-			s.deleted, s.added = lines(str(old)), lines(str(now))
-		default:
-			for _, edit := range udiff.Lines(str(old), str(now)) {
-				s.deleted += lines(str(old)[edit.Start:edit.End])
-				s.added += lines(edit.New)
-			}
 		}
-		if s.added+s.deleted == 0 && s.note == "" && (e.Mode != e.OldMode || e.Xattrs) && e.Kind != Added && e.Kind != Deleted {
-			s.note = remark(e.Entry)
+		if err != nil || e.Binary || isBinary(old) {
+			s.Note = fmt.Sprintf("Bin %d -> %d bytes", e.OldSize, e.Size)
+		} else if s.Count(str(old), str(now)); s.Added+s.Deleted == 0 && e.Xattrs {
+			s.Note = remark(e.Entry)
 		}
 	}
 	d.stats = append(d.stats, s)
 	return nil
-}
-
-// writeStats prints the histogram, scaled to the largest file, and the total.
-func writeStats(out io.Writer, all []stat) error {
-	const bar = 40
-	width, most, added, deleted := 0, 1, 0, 0
-	for i := range all {
-		s := &all[i]
-		s.path = Quote(s.path)
-		width = max(width, min(len(s.path), 60))
-		most = max(most, s.added+s.deleted)
-		added, deleted = added+s.added, deleted+s.deleted
-	}
-	digits := len(fmt.Sprint(most))
-	var b bytes.Buffer
-	for _, s := range all {
-		fmt.Fprintf(&b, " %-*s | ", width, s.path)
-		if s.note != "" {
-			b.WriteString(s.note)
-		} else {
-			fmt.Fprintf(&b, "%*d", digits, s.added+s.deleted)
-			plus, minus := s.added, s.deleted
-			if most > bar {
-				plus, minus = (plus*bar+most-1)/most, (minus*bar+most-1)/most
-			}
-			if plus+minus > 0 {
-				b.WriteString(" " + strings.Repeat("+", plus) + strings.Repeat("-", minus))
-			}
-		}
-		b.WriteByte('\n')
-	}
-	fmt.Fprintf(&b, " %d files changed, %d insertions(+), %d deletions(-)\n", len(all), added, deleted)
-	_, err := out.Write(b.Bytes())
-	return err
 }
 
 // gitMode is a mode with the file's type, as git prints it.
@@ -463,4 +327,43 @@ func gitMode(t FileType, m fs.FileMode) string {
 		return "120000"
 	}
 	return fmt.Sprintf("10%s", octal(m))
+}
+
+func (c *Change) report(kind PromoteKind) *PromoteReport {
+	return &PromoteReport{Kind: kind, Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Digest: c.Digest}
+}
+
+// patch writes the change as a unified diff to a file, by rename.
+func (w *Workspace) patch(ctx context.Context, c *Change, path string) (*PromoteReport, error) {
+	if path == "" {
+		return nil, &fs.PathError{Op: "patch", Path: path, Err: fs.ErrInvalid}
+	}
+	tmp := path + "." + rand.Text()[:8] + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(w.WriteDiff(ctx, c, f, DiffOptions{MaxFile: 1 << 62}), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(tmp))
+	}
+	r := c.report(PromotePatch)
+	r.PatchFile = path
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		switch {
+		case e.Binary:
+			r.note(e, "binary: named in the patch, but not contained")
+		case e.Type == Dir && e.Kind != Added, e.Type != "" && e.Type != Dir && e.Type != File && e.Type != Symlink:
+			r.note(e, "a "+string(e.Type)+": a patch cannot hold it")
+		}
+	}
+	return r, nil
+}
+
+func (r *PromoteReport) note(e *Entry, text string) {
+	r.Notes = append(r.Notes, Note{Path: e.Path, Text: text})
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
 // gather puts together what the workers found.
@@ -249,8 +250,41 @@ func unchanged(now, seen *unix.Stat_t) bool {
 }
 
 // same is unchanged without a look at the ctime, for an object that was renamed.
-func same(now, seen *unix.Stat_t) bool {
-	return now.Ino == seen.Ino && now.Mtim == seen.Mtim && now.Size == seen.Size && now.Mode == seen.Mode
+func same(now, seen *unix.Stat_t) bool { return journal.See(seen).Same(journal.See(now)) }
+
+// verify makes sure that nobody changed anything below the directories that were taken away.
+func (p *promotion) verify() error {
+	at := beneath.Cursor{Root: p.stage}
+	defer at.Close()
+	for i, s := range p.entries {
+		top := p.c.Entries[s.from].Path
+		for n := s.from + 1; n < s.to; n++ {
+			e := &p.c.Entries[n]
+			if e.OldType == "" {
+				continue
+			}
+			var st unix.Stat_t
+			dir, name, err := at.Parent(p.taken(i) + e.Path[len(top):])
+			if err == nil {
+				err = beneath.StatAt(dir, name, &st)
+			}
+			if err != nil && !beneath.Gone(err) {
+				return p.base.Fail("verify", e.Path, err)
+			}
+			if err != nil || !unchanged(&st, &e.view.old) {
+				return &ConflictError{[]Conflict{{e.Path, "changed by others while promoting"}}}
+			}
+		}
+	}
+	return nil
+}
+
+// taken is where in the stage an op's old object is.
+func (p *promotion) taken(i int) string {
+	if n, err := journal.Inode(p.stage.FD, journal.Aside(i)); err == nil && n != 0 {
+		return journal.Aside(i)
+	}
+	return journal.Slot(i)
 }
 
 // OpenChanged opens a regular file of the sandbox's view for reading: from the upper layer, or, below a directory

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
 // Promote hands a change over that [Workspace.Change] read. PromoteApply changes the workspace: all of it or, after
@@ -38,45 +38,6 @@ func (w *Workspace) Promote(ctx context.Context, c *Change, o PromoteOptions) (*
 	return nil, fmt.Errorf("promote as %q: %w", o.Kind, ErrUnsupported)
 }
 
-func (c *Change) report(kind PromoteKind) *PromoteReport {
-	return &PromoteReport{Kind: kind, Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Digest: c.Digest}
-}
-
-// patch writes the change as a unified diff to a file, by rename.
-func (w *Workspace) patch(ctx context.Context, c *Change, path string) (*PromoteReport, error) {
-	if path == "" {
-		return nil, &fs.PathError{Op: "patch", Path: path, Err: fs.ErrInvalid}
-	}
-	tmp := path + "." + rand.Text()[:8] + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return nil, err
-	}
-	err = errors.Join(w.WriteDiff(ctx, c, f, DiffOptions{MaxFile: 1 << 62}), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(tmp))
-	}
-	r := c.report(PromotePatch)
-	r.PatchFile = path
-	for i := range c.Entries {
-		e := &c.Entries[i]
-		switch {
-		case e.Binary:
-			r.note(e, "binary: named in the patch, but not contained")
-		case e.Type == Dir && e.Kind != Added, e.Type != "" && e.Type != Dir && e.Type != File && e.Type != Symlink:
-			r.note(e, "a "+string(e.Type)+": a patch cannot hold it")
-		}
-	}
-	return r, nil
-}
-
-func (r *PromoteReport) note(e *Entry, text string) {
-	r.Notes = append(r.Notes, Note{Path: e.Path, Text: text})
-}
-
 // promotion is one apply under way.
 type promotion struct {
 	w       *Workspace
@@ -84,9 +45,9 @@ type promotion struct {
 	base    *beneath.Root
 	upper   *beneath.Root
 	stage   *beneath.Root
-	plan    plan
+	plan    journal.Plan
 	entries []span // of each op
-	dirs    map[string]*dirOp
+	dirs    map[string]*journal.DirOp
 	owners  map[string]Owner // of the directories in dirs
 	report  *PromoteReport
 }
@@ -117,7 +78,7 @@ func (w *Workspace) apply(ctx context.Context, c *Change, lockDir string) (*Prom
 		return nil, err
 	}
 	defer unlock()
-	for _, name := range []string{planFile, doneFile} {
+	for _, name := range []string{journal.PlanFile, journal.DoneFile} {
 		if _, err := os.Lstat(filepath.Join(w.dir, name)); err == nil {
 			return nil, fmt.Errorf("%s: an earlier promote was cut short: %w", w.dir, ErrUnusableLayers)
 		}
@@ -130,8 +91,8 @@ func (w *Workspace) apply(ctx context.Context, c *Change, lockDir string) (*Prom
 		return nil, &ConflictError{found}
 	}
 	p := &promotion{
-		w: w, c: c, base: base, upper: upper, plan: plan{Version: 1, Lock: lockFile},
-		dirs: map[string]*dirOp{}, owners: map[string]Owner{}, report: c.report(PromoteApply),
+		w: w, c: c, base: base, upper: upper, plan: journal.Plan{Version: 1, Lock: lockFile},
+		dirs: map[string]*journal.DirOp{}, owners: map[string]Owner{}, report: c.report(PromoteApply),
 	}
 	if err := p.run(ctx); err != nil {
 		return nil, err
@@ -144,19 +105,19 @@ func (p *promotion) run(ctx context.Context) error {
 	if err := p.lay(); err != nil {
 		return err
 	}
-	if err := p.plan.write(p.w.dir); err != nil {
+	if err := p.plan.Write(p.w.dir); err != nil {
 		return err
 	}
-	step("planned")
+	journal.Step("planned")
 	if p.plan.Stage != "" {
 		if err := p.replace(ctx); err != nil {
 			return errors.Join(err, p.w.undo(p.base, &p.plan))
 		}
 	}
-	if err := p.commit(); err != nil {
+	if err := journal.Commit(p.w.dir); err != nil {
 		return errors.Join(err, p.w.undo(p.base, &p.plan))
 	}
-	step("committed")
+	journal.Step("committed")
 	return p.w.finish(p.base, &p.plan)
 }
 
@@ -169,14 +130,14 @@ func (p *promotion) replace(ctx context.Context) error {
 	if err := p.fill(ctx); err != nil {
 		return err
 	}
-	if err := syncfs(p.base); err != nil {
+	if err := journal.Syncfs(p.base); err != nil {
 		return err
 	}
-	step("staged")
-	if err := p.plan.write(p.w.dir); err != nil {
+	journal.Step("staged")
+	if err := p.plan.Write(p.w.dir); err != nil {
 		return err
 	}
-	step("journalled")
+	journal.Step("journalled")
 	if err := p.renameAll(ctx); err != nil {
 		return err
 	}
@@ -184,21 +145,12 @@ func (p *promotion) replace(ctx context.Context) error {
 		return err
 	}
 	for _, d := range slices.Backward(p.plan.Dirs) {
-		if err := d.set(p.base, &d.New, d.SetMtime); err != nil {
+		if err := d.Set(p.base, &d.New, d.SetMtime); err != nil {
 			return p.base.Fail("set attributes", string(d.Path), err)
 		}
-		step("directory")
+		journal.Step("directory")
 	}
-	return syncfs(p.base)
-}
-
-// commit makes the new state irrevocable.
-func (p *promotion) commit() error {
-	err := os.Rename(filepath.Join(p.w.dir, planFile), filepath.Join(p.w.dir, doneFile))
-	if err != nil {
-		return err
-	}
-	return syncDir(p.w.dir)
+	return journal.Syncfs(p.base)
 }
 
 // lay turns the entries into ops: one for the top of each tree that comes, goes or is replaced.
@@ -222,7 +174,11 @@ func (p *promotion) lay() error {
 			if _, err := p.directory(parentOf(e.Path)); err != nil {
 				return err
 			}
-			p.plan.Ops = append(p.plan.Ops, op{Path: []byte(e.Path), Old: e.view.old.Ino})
+			o := journal.Op{Path: []byte(e.Path)}
+			if e.OldType != "" {
+				o.Old = journal.See(&e.view.old)
+			}
+			p.plan.Ops = append(p.plan.Ops, o)
 			p.entries = append(p.entries, span{i, next})
 		}
 		i = next
@@ -236,7 +192,7 @@ func (p *promotion) lay() error {
 	for _, d := range p.dirs {
 		p.plan.Dirs = append(p.plan.Dirs, *d)
 	}
-	slices.SortFunc(p.plan.Dirs, func(a, b dirOp) int { return comparePaths(string(a.Path), string(b.Path)) })
+	slices.SortFunc(p.plan.Dirs, func(a, b journal.DirOp) int { return comparePaths(string(a.Path), string(b.Path)) })
 	p.plan.Stage = ".caisson-" + rand.Text()[:16]
 	return nil
 }
@@ -260,7 +216,7 @@ func (p *promotion) skip(e *Entry) {
 }
 
 // directory notes a directory of the base in which names will change, or the mode.
-func (p *promotion) directory(path string) (*dirOp, error) {
+func (p *promotion) directory(path string) (*journal.DirOp, error) {
 	if d, ok := p.dirs[path]; ok {
 		return d, nil
 	}
@@ -276,7 +232,7 @@ func (p *promotion) directory(path string) (*dirOp, error) {
 	if err := unix.Fstat(fd, &old); err != nil {
 		return nil, p.base.Fail("stat", path, err)
 	}
-	d := &dirOp{Path: []byte(path), Old: attrOf(&old)}
+	d := &journal.DirOp{Path: []byte(path), Old: journal.AttrOf(&old)}
 	// Below a renamed directory the upper has no counterpart: then the time is that of the promote.
 	if fd, err := p.upper.Open(path, beneath.ReadDir); err == nil {
 		err = unix.Fstat(fd, &now)
@@ -284,14 +240,10 @@ func (p *promotion) directory(path string) (*dirOp, error) {
 		if err != nil {
 			return nil, p.upper.Fail("stat", path, err)
 		}
-		d.New, d.SetMtime = attrOf(&now), true
+		d.New, d.SetMtime = journal.AttrOf(&now), true
 	}
 	p.dirs[path], p.owners[path] = d, Owner{old.Uid, old.Gid}
 	return d, nil
-}
-
-func attrOf(st *unix.Stat_t) dirAttr {
-	return dirAttr{Mode: st.Mode & 0o7777, Mtime: [2]int64{st.Mtim.Sec, st.Mtim.Nsec}}
 }
 
 // attributes plans the change of a directory that stays.
@@ -362,7 +314,7 @@ func (p *promotion) renameAll(ctx context.Context) error {
 		if reason != "" {
 			return &ConflictError{[]Conflict{{e.Path, reason}}}
 		}
-		step("renamed")
+		journal.Step("renamed")
 	}
 	return nil
 }
@@ -377,7 +329,7 @@ func (p *promotion) widen() error {
 			continue
 		}
 		d.Xattrs = false
-		if err := d.set(p.base, &dirAttr{Mode: d.Old.Mode | d.New.Mode | 0o700}, false); err != nil {
+		if err := d.Set(p.base, &journal.DirAttr{Mode: d.Old.Mode | d.New.Mode | 0o700}, false); err != nil {
 			return p.base.Fail("chmod", string(d.Path), err)
 		}
 	}
@@ -390,24 +342,26 @@ func (p *promotion) rename(at *beneath.Cursor, i int, e *Entry) (reason string, 
 	if err != nil {
 		return "", err
 	}
-	o, taken := &p.plan.Ops[i], slot(i)
+	o, taken := &p.plan.Ops[i], journal.Slot(i)
 	switch {
-	case o.Old == 0:
-		err = renameNew(p.stage.FD, slot(i), dir, name)
+	case o.Old.Inode == 0:
+		err = journal.RenameNew(p.stage.FD, journal.Slot(i), dir, name)
 		if errors.Is(err, unix.EEXIST) {
 			return "made by others while promoting", nil
 		}
-		return "", err
+		if err != nil {
+			return "", err
+		}
+		return "", p.narrow(e, dir, name)
 	case o.New == 0:
-		err = renameNew(dir, name, p.stage.FD, slot(i))
+		err = journal.RenameNew(dir, name, p.stage.FD, journal.Slot(i))
 	default:
-		err = rename(p.stage.FD, slot(i), dir, name, unix.RENAME_EXCHANGE)
-		if noFlags(err) {
-			taken = aside(i)
-			err = errors.Join(
-				renameNew(dir, name, p.stage.FD, taken),
-				renameNew(p.stage.FD, slot(i), dir, name),
-			)
+		err = journal.Exchange(p.stage.FD, journal.Slot(i), dir, name)
+		if journal.NoFlags(err) {
+			taken = journal.Aside(i)
+			if err = journal.RenameNew(dir, name, p.stage.FD, taken); err == nil {
+				err = journal.RenameNew(p.stage.FD, journal.Slot(i), dir, name)
+			}
 		}
 	}
 	if errors.Is(err, unix.ENOENT) {
@@ -420,90 +374,19 @@ func (p *promotion) rename(at *beneath.Cursor, i int, e *Entry) (reason string, 
 	if err := beneath.StatAt(p.stage.FD, taken, &st); err != nil {
 		return "", err
 	}
+	if beneath.IsDir(&st) && os.Geteuid() != 0 {
+		st.Mode = e.view.old.Mode // it may have been widened to be moved
+	}
 	if !same(&st, &e.view.old) {
 		return "changed by others while promoting", nil
 	}
-	return "", nil
+	return "", p.narrow(e, dir, name)
 }
 
-// verify makes sure that nobody changed anything below the directories that were taken away.
-func (p *promotion) verify() error {
-	at := beneath.Cursor{Root: p.stage}
-	defer at.Close()
-	for i, s := range p.entries {
-		top := p.c.Entries[s.from].Path
-		for n := s.from + 1; n < s.to; n++ {
-			e := &p.c.Entries[n]
-			if e.OldType == "" {
-				continue
-			}
-			var st unix.Stat_t
-			dir, name, err := at.Parent(p.taken(i) + e.Path[len(top):])
-			if err == nil {
-				err = beneath.StatAt(dir, name, &st)
-			}
-			if err != nil && !beneath.Gone(err) {
-				return p.base.Fail("verify", e.Path, err)
-			}
-			if err != nil || !unchanged(&st, &e.view.old) {
-				return &ConflictError{[]Conflict{{e.Path, "changed by others while promoting"}}}
-			}
-		}
+// narrow puts the mode of a directory right that was widened to move it.
+func (p *promotion) narrow(e *Entry, dir int, name string) error {
+	if e.Type != Dir || os.Geteuid() == 0 {
+		return nil
 	}
-	return nil
-}
-
-// taken is where in the stage an op's old object is.
-func (p *promotion) taken(i int) string {
-	if n, err := inode(p.stage.FD, aside(i)); err == nil && n != 0 {
-		return aside(i)
-	}
-	return slot(i)
-}
-
-// lockName is the file that promotes to a workspace are serialised by.
-func lockName(base *beneath.Root, dir string) (string, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(base.FD, &st); err != nil {
-		return "", base.Fail("stat", ".", err)
-	}
-	dir, err := filepath.Abs(dir)
-	return filepath.Join(dir, fmt.Sprintf("workspace-%x-%x.lock", st.Dev, st.Ino)), err
-}
-
-// lock takes an exclusive flock. When ctx ends first, a goroutine waits on and gives the lock back at once: flock
-// cannot be interrupted.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	unlock = func() { f.Close() }
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		return unlock, nil
-	}
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		unlock()
-		return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
-	}
-	taken := make(chan error, 1)
-	go func() {
-		_, err := beneath.Retry(func() (int, error) { return 0, unix.Flock(int(f.Fd()), unix.LOCK_EX) })
-		taken <- err
-	}()
-	select {
-	case err := <-taken:
-		if err != nil {
-			unlock()
-			return nil, &fs.PathError{Op: "flock", Path: path, Err: err}
-		}
-		return unlock, nil
-	case <-ctx.Done():
-		go func() {
-			<-taken
-			unlock()
-		}()
-		return nil, context.Cause(ctx)
-	}
+	return beneath.ChmodDir(dir, name, unixMode(e.Mode))
 }

@@ -85,9 +85,10 @@ type state struct {
 	Birth     time.Time `json:"birth"`     // of the workspace's root; zero where the filesystem has no birth times
 	Owner     Owner     `json:"owner"`
 	UserXattr bool      `json:"user_xattr,omitempty"`
-	Start     time.Time `json:"start"`     // a base object whose ctime is not before it was changed by others
-	RootMode  uint32    `json:"root_mode"` // of the workspace's root at Start: the upper's root began with it
-	RootXattr string    `json:"root_xattr"`
+	Start     time.Time `json:"start"`                // a base object whose ctime is not before it was changed by others
+	RootMode  uint32    `json:"root_mode"`            // of the workspace's root at Start: the upper's root began with it
+	RootXattr []byte    `json:"root_xattr,omitempty"` // likewise, packed
+	Touched   []touched `json:"touched,omitempty"`    // base objects whose ctime is of an undone promote
 }
 
 // Path returns the base's path on the host.

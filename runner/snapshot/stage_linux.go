@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
 // copier copies one promotion's objects into its stage.
@@ -41,7 +42,7 @@ func (p *promotion) makeStage() error {
 	if err := unix.Mkdirat(p.base.FD, name, 0o700); err != nil {
 		return p.base.Fail("mkdir", name, err)
 	}
-	step("stage made")
+	journal.Step("stage made")
 	fd, err := p.base.Open(name, beneath.ReadDir)
 	if err != nil {
 		return p.base.Fail("open", name, err)
@@ -62,7 +63,7 @@ func (p *promotion) fill(ctx context.Context) error {
 		if err := c.op(i); err != nil {
 			return err
 		}
-		step("staging")
+		journal.Step("staging")
 	}
 	for _, d := range slices.Backward(c.dirs) {
 		if err := c.finishDir(&d); err != nil {
@@ -108,7 +109,7 @@ func (c *copier) op(i int) error {
 			c.skip(e)
 			continue
 		}
-		ino, err := c.copy(e, slot(i)+strings.TrimPrefix(e.Path, top.Path))
+		ino, err := c.copy(e, journal.Slot(i)+strings.TrimPrefix(e.Path, top.Path))
 		if err != nil {
 			return c.stage.Fail("stage", e.Path, err)
 		}
@@ -147,7 +148,7 @@ func (c *copier) copy(e *Entry, path string) (uint64, error) {
 			return 0, err
 		}
 	}
-	return inode(dir, name)
+	return journal.Inode(dir, name)
 }
 
 // finishNode gives a link or a fifo its attributes. The stage is ours alone: the name is what we made.
@@ -215,7 +216,7 @@ func (c *copier) file(e *Entry, dir int, name, path string) (uint64, error) {
 			return 0, err
 		}
 		if done {
-			return inode(dir, name)
+			return journal.Inode(dir, name)
 		}
 		c.ready[first] = path
 	}

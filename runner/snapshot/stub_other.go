@@ -14,8 +14,9 @@ import (
 var errPlatform = fmt.Errorf("workspaces need Linux: %w", errors.ErrUnsupported)
 
 type (
-	detail struct{}
-	view   struct{}
+	detail  struct{}
+	view    struct{}
+	touched struct{}
 )
 
 func Create(CreateOptions) (*Workspace, error)                              { return nil, errPlatform }

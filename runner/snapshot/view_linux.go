@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
 // openDir opens a directory's sides, decides what became of the directory itself and lists the names to compare.
@@ -97,10 +98,8 @@ func (f *found) openBaseDirs(j *job, p *parts) error {
 		if err := unix.Fstat(fd, &st); err != nil {
 			return f.base.Fail("stat", j.path, err)
 		}
-		p.touched = !f.before(st.Ctim)
-	}
-	if !j.inPlace() && p.touched {
-		j.stale = true
+		p.touched = !beneath.TimeOf(st.Ctim).Before(f.start)
+		j.stale = j.stale || !j.inPlace() && !f.before(j.path, &st)
 	}
 	return nil
 }
@@ -112,8 +111,14 @@ func (f *found) openOld(j *job, p *parts) (int, error) {
 	return f.base.Open(j.path, beneath.ReadDir)
 }
 
-// before reports whether a base object's last change is older than the feature's view of it.
-func (k *walk) before(ctime unix.Timespec) bool { return beneath.TimeOf(ctime).Before(k.start) }
+// before reports whether a base object's last change is older than the feature's view of it, or our own.
+func (k *walk) before(path string, st *unix.Stat_t) bool {
+	if beneath.TimeOf(st.Ctim).Before(k.start) {
+		return true
+	}
+	seen, ok := k.touched[path]
+	return ok && seen == journal.See(st)
+}
 
 // decideDir completes the entry of a directory that is in the new view.
 func (f *found) decideDir(j *job, p *parts, m *marks) error {
@@ -177,8 +182,11 @@ func (f *found) decideRoot(e *Entry, p *parts, m *marks) error {
 	if e.Xattrs {
 		e.Kind = Modified
 	}
+	if v.old.Mode&0o7777 != f.rootMode || old != f.rootXattr {
+		v.conflict = changedByOthers
+	}
 	if e.Xattrs || e.Mode != e.OldMode {
-		f.emit(e, false)
+		f.entries = append(f.entries, *e)
 	}
 	return nil
 }
@@ -291,12 +299,14 @@ func (f *found) hides(dir int, name string, st *unix.Stat_t) bool {
 	return err == nil
 }
 
+const changedByOthers = "changed by others since the feature began"
+
 // emit records an entry and whether others changed its base.
 func (f *found) emit(e *Entry, stale bool) {
 	if e.OldType != "" {
 		switch {
-		case !f.before(e.view.old.Ctim):
-			e.view.conflict = "changed by others since the feature began"
+		case !f.before(e.Path, &e.view.old):
+			e.view.conflict = changedByOthers
 		case stale:
 			e.view.conflict = "in a directory that the feature replaced and others changed"
 		}

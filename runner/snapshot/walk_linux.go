@@ -10,12 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
 // The walk compares two views of the workspace by path. The old view is the base. The new view is what the sandbox
 // saw: overlayfs' merge of the upper layer with the base, whose directories may show another base directory than
 // that of their own name (a redirect, made by a rename) or none (opaque). Where a directory is merged with its own
 // place, only the names in the upper can differ; everywhere else all names of both views are compared.
+
+// touched is a base object whose ctime is our own doing.
+type touched = journal.Touched
 
 // detail is what Conflicts and Promote need of a walk.
 type detail struct {
@@ -88,6 +92,7 @@ type walk struct {
 	upper, base *beneath.Root
 	mark        string // prefix of overlayfs' attributes
 	start       time.Time
+	touched     map[string]journal.Seen
 	rootMode    uint32
 	rootXattr   string
 
@@ -127,7 +132,11 @@ func (w *Workspace) Change(ctx context.Context) (*Change, error) {
 	defer upper.Close()
 	k := &walk{
 		upper: upper, base: base, mark: w.mark(), start: w.state.Start,
-		rootMode: w.state.RootMode, rootXattr: w.state.RootXattr,
+		rootMode: w.state.RootMode, rootXattr: string(w.state.RootXattr),
+		touched: make(map[string]journal.Seen, len(w.state.Touched)),
+	}
+	for _, x := range w.state.Touched {
+		k.touched[string(x.Path)] = x.Seen
 	}
 	k.wake.L = &k.mu
 	all, err := k.run(ctx)

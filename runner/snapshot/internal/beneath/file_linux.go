@@ -104,6 +104,16 @@ func SetMtime(fd int, t unix.Timespec) error {
 	return SetMtimeAt(fd, "", t, unix.AT_EMPTY_PATH)
 }
 
+// ChmodDir sets a directory's mode, whatever it is; another type of file is an error.
+func ChmodDir(dir int, name string, mode uint32) error {
+	fd, err := OpenAt(dir, name, PathOnly|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Chmod(ProcFD(fd), mode)
+}
+
 // SetMtimeAt sets a modification time by name.
 func SetMtimeAt(dir int, name string, t unix.Timespec, flags int) error {
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, t}

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -28,7 +30,16 @@ const (
 type Root struct {
 	FD   int
 	Path string // for errors
-	Ours bool   // an unreadable mode in it may be changed for as long as we read
+	Ours bool   // nobody else uses it: modes that keep us out may be changed until Close
+
+	mu      sync.Mutex
+	widened []widened
+}
+
+// widened is a directory whose mode is not what it was.
+type widened struct {
+	path string
+	mode uint32
 }
 
 // OpenRoot opens a directory of the user or of ours; only its last component may not be a link.
@@ -40,7 +51,21 @@ func OpenRoot(path string) (*Root, error) {
 	return &Root{FD: fd, Path: path}, nil
 }
 
-func (r *Root) Close() error { return unix.Close(r.FD) }
+// Close closes the root and puts modes back that were in the way.
+func (r *Root) Close() error {
+	var errs []error
+	for _, w := range slices.Backward(r.widened) {
+		fd, err := r.open(w.path, PathOnly)
+		if err == nil {
+			err = unix.Chmod(ProcFD(fd), w.mode)
+			unix.Close(fd)
+		}
+		if err != nil && !Gone(err) {
+			errs = append(errs, r.Fail("chmod", w.path, err))
+		}
+	}
+	return errors.Join(append(errs, unix.Close(r.FD))...)
+}
 
 // Fail makes an error that names path below the root.
 func (r *Root) Fail(op, path string, err error) error {
@@ -55,6 +80,57 @@ func (r *Root) Fail(op, path string, err error) error {
 
 // Open opens path, which may be longer than the kernel takes at once. "" and "." are the root itself.
 func (r *Root) Open(path string, flags int) (int, error) {
+	fd, err := r.open(path, flags)
+	if !r.Ours || os.Geteuid() == 0 {
+		return fd, err
+	}
+	return r.enter(path, flags, fd, err)
+}
+
+// enter makes sure that an opened directory can be used, by its owner and without privileges: that its mode and those
+// above it allow reading and searching.
+func (r *Root) enter(path string, flags, fd int, err error) (int, error) {
+	switch {
+	case err == nil && flags&unix.O_DIRECTORY != 0:
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil || st.Mode&0o500 == 0o500 {
+			return fd, err
+		}
+		unix.Close(fd)
+	case !errors.Is(err, unix.EACCES):
+		return fd, err
+	}
+	for i := range len(path) + 1 {
+		if i == len(path) || path[i] == '/' {
+			if err := r.widen(path[:i]); err != nil {
+				return -1, err
+			}
+		}
+	}
+	return r.open(path, flags)
+}
+
+// widen lets us into one directory, if it is that, until Close.
+func (r *Root) widen(path string) error {
+	fd, err := r.open(path, PathOnly)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || !IsDir(&st) || st.Mode&0o500 == 0o500 {
+		return err
+	}
+	if err := unix.Chmod(ProcFD(fd), st.Mode&0o7777|0o700); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.widened = append(r.widened, widened{path, st.Mode & 0o7777})
+	return nil
+}
+
+func (r *Root) open(path string, flags int) (int, error) {
 	if path == "" {
 		path = "."
 	}
@@ -74,9 +150,6 @@ func (r *Root) Open(path string, flags int) (int, error) {
 		dir, path = next, path[cut+1:]
 	}
 	fd, err := OpenAt(dir, path, flags)
-	if errors.Is(err, unix.EACCES) && r.Ours {
-		fd, err = openForced(dir, path, flags)
-	}
 	if dir != r.FD {
 		unix.Close(dir)
 	}

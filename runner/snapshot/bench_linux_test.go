@@ -1,0 +1,81 @@
+package snapshot
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// tenThousand is a workspace of that many small files in directories of a hundred, all of them changed by the feature.
+func tenThousand(b *testing.B) *box {
+	b.Helper()
+	const files = 10_000
+	fill := func(dir, text string) {
+		for i := range files {
+			d := fmt.Sprintf("%s/d%02d", dir, i/100)
+			if i%100 == 0 {
+				must(b, os.Mkdir(d, 0o755))
+			}
+			must(b, write(fmt.Sprintf("%s/f%d", d, i), fmt.Sprintf("line one of %d\nline two\n%s\nline four\n", i, text)))
+		}
+	}
+	box := newBox(b, func(ws string) { fill(ws, "old") })
+	fill(box.w.dir+"/upper", "new and longer")
+	unix.Sync()
+	return box
+}
+
+func BenchmarkChange10k(b *testing.B) {
+	box := tenThousand(b)
+	for b.Loop() {
+		if c := box.change(); c.Modified != 10_000 {
+			b.Fatal(c.Modified)
+		}
+	}
+}
+
+func benchmarkDiff(b *testing.B, o DiffOptions) {
+	box := tenThousand(b)
+	c := box.change()
+	for b.Loop() {
+		must(b, box.w.WriteDiff(b.Context(), c, io.Discard, o))
+	}
+}
+
+func BenchmarkStat10k(b *testing.B) { benchmarkDiff(b, DiffOptions{Stat: true}) }
+func BenchmarkText10k(b *testing.B) { benchmarkDiff(b, DiffOptions{}) }
+
+// BenchmarkPromote10k also measures what it is compared with: cp -a of the same files, and a sync of that filesystem.
+func BenchmarkPromote10k(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		box := tenThousand(b)
+		c := box.change()
+		b.StartTimer()
+		_, err := box.w.Promote(b.Context(), c, PromoteOptions{})
+		must(b, err)
+	}
+}
+
+func BenchmarkCopy10k(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		box := tenThousand(b)
+		to := b.TempDir()
+		b.StartTimer()
+		must(b, exec.Command("cp", "-a", box.w.dir+"/upper/.", to+"/copy").Run())
+		must(b, exec.Command("sync", "-f", to).Run())
+	}
+}
+
+func BenchmarkCreate(b *testing.B) {
+	box := newBox(b, project(b))
+	for i := 0; b.Loop(); i++ {
+		_, err := Create(CreateOptions{Dir: fmt.Sprintf("%s-%d", box.w.dir, i), Workspace: box.ws})
+		must(b, err)
+	}
+}
