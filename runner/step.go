@@ -151,6 +151,7 @@ func (a *attempt) startPipes(ctx context.Context) (err error) {
 	if a.exec, err = t.sandbox.Exec(ctx, &a.proc); err != nil {
 		return err
 	}
+	t.current.Store(&a.exec) // before any output can tell the caller that there is somebody to signal
 	a.copy(outR, t.out, logfile.Stdout)
 	a.copy(errR, t.err, logfile.Stderr)
 	if t.in != nil {
@@ -164,6 +165,7 @@ func (a *attempt) startTerminal(ctx context.Context) (err error) {
 	if a.exec, err = t.sandbox.Exec(ctx, &a.proc); err != nil {
 		return err
 	}
+	t.current.Store(&a.exec)
 	master := a.exec.Terminal()
 	a.ours = []*os.File{master}
 	resize := func(s Winsize) {
@@ -211,7 +213,6 @@ func (a *attempt) follow(ctx context.Context, r *StepResult) error {
 		err    error
 	}
 	ended := make(chan exit, 1)
-	a.t.current.Store(&a.exec)
 	go func() {
 		status, err := a.exec.Wait(context.WithoutCancel(ctx))
 		a.t.current.Store(nil)
