@@ -115,7 +115,11 @@ func loops(match func(string) bool) ([]string, error) {
 }
 
 func temporary(match func(string) bool) ([]string, error) {
-	return glob(filepath.Join(os.TempDir(), "*"), match)
+	found, err := glob(filepath.Join(os.TempDir(), "*"), match)
+	return slices.DeleteFunc(found, func(p string) bool {
+		info, err := os.Lstat(p)
+		return err != nil || !info.IsDir()
+	}), err
 }
 
 func glob(pattern string, match func(string) bool) ([]string, error) {
