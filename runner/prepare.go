@@ -332,7 +332,7 @@ func (t *task) stop(ctx context.Context) error {
 		t.group = nil
 	}
 	if t.budget != nil {
-		t.res.Usage.Output = quota.Bytes(t.budget.Used())
+		t.res.Usage.Output = t.budget.Used()
 	}
 	if t.log != nil {
 		_ = t.log.Close() // that the log is not whole is no failure of the task's
@@ -342,7 +342,7 @@ func (t *task) stop(ctx context.Context) error {
 }
 
 func usageOf(u quota.Usage) Usage {
-	return Usage{CPU: u.CPU, MemoryPeak: u.MemoryPeak, PidsPeak: u.PidsPeak, OOMKills: u.OOMKills, PidsRefused: u.PidsRefused}
+	return Usage{CPU: u.CPU, MemoryPeak: int64(u.MemoryPeak), PidsPeak: int64(u.PidsPeak), OOMKills: u.OOMKills, PidsRefused: u.PidsRefused}
 }
 
 // judge runs the gates on a change.

@@ -152,7 +152,7 @@ func (s *Supervisor) GC(ctx context.Context, dryRun bool) (*GCReport, error) {
 	if err := s.sweep(ctx, &r); err != nil {
 		return nil, err
 	}
-	live, err := s.Features(ctx, false)
+	live, err := s.opt.Journal.Unfinished(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -160,6 +160,9 @@ func (s *Supervisor) GC(ctx context.Context, dryRun bool) (*GCReport, error) {
 	roots, err := images.Prune(filepath.Join(s.state, "roots"), unusedRoot, keep, dryRun)
 	r.Directories = append(r.Directories, roots...)
 	r.problem(err)
+	if s.opt.Cgroups != nil && !dryRun {
+		r.problem(s.opt.Cgroups.Cleanup())
+	}
 	return &r, nil
 }
 

@@ -147,31 +147,31 @@ func (a *attempt) judge(r *StepResult, why ending, status isolation.ExitStatus) 
 	if status.Signal != 0 {
 		r.ExitCode, r.Signal = 128+int(status.Signal), signalName(status.Signal)
 	}
-	r.Usage = Usage{CPU: status.User + status.System, MemoryPeak: quota.Bytes(status.MaxRSS), PidsPeak: -1}
+	r.Usage = Usage{CPU: status.User + status.System, MemoryPeak: status.MaxRSS, PidsPeak: -1}
 	if a.leaf != nil {
 		if u, err := a.leaf.Usage(); err == nil {
 			r.Usage = usageOf(u)
 		}
 	}
 	own := a.budgets[len(a.budgets)-1]
-	r.Usage.Output = quota.Bytes(own.Used())
+	r.Usage.Output = own.Used()
 	limits := *cmp.Or(a.st.Limits, &a.t.req.Profile.Limits)
 	failed := r.ExitCode != 0
 	switch {
 	case why == byCancel:
 		r.Verdict, r.Cause = VerdictCancelled, "cancelled"
 	case r.Usage.OOMKills > 0 || why == byOOM:
-		r.limit(VerdictMemory, limits.Memory.String(), known(r.Usage.MemoryPeak), "--memory", "limits.memory")
+		r.limit(VerdictMemory, limits.Memory.String(), known(quota.Bytes(r.Usage.MemoryPeak)), "--memory", "limits.memory")
 		r.Cause = fmt.Sprintf("out of memory: the limit is %s", limits.Memory)
 	case why == byTimeout:
 		r.limit(VerdictTimeout, a.timeout().String(), time.Since(r.Started).Round(time.Millisecond).String(), "--timeout", "limits.timeout")
 		r.Cause = fmt.Sprintf("not finished after %s", a.timeout())
 	case slices.ContainsFunc(a.budgets, (*pump.Budget).Exceeded):
 		r.Truncated = true
-		r.limit(VerdictOutput, limits.Output.String(), r.Usage.Output.String(), "--output-limit", "limits.output")
+		r.limit(VerdictOutput, limits.Output.String(), quota.Bytes(r.Usage.Output).String(), "--output-limit", "limits.output")
 		r.Cause = fmt.Sprintf("more output than %s", limits.Output)
 	case r.Usage.PidsRefused > 0 && failed:
-		r.limit(VerdictPids, limits.Pids.String(), known(r.Usage.PidsPeak), "--pids-limit", "limits.pids")
+		r.limit(VerdictPids, limits.Pids.String(), known(quota.Count(r.Usage.PidsPeak)), "--pids-limit", "limits.pids")
 		r.Cause = fmt.Sprintf("too many processes: the limit is %s, and %d forks were refused", limits.Pids, r.Usage.PidsRefused)
 	case r.Signal != "":
 		r.Verdict = VerdictSignalled

@@ -141,14 +141,15 @@ type Weakness struct {
 	Reason  string            `json:"reason"`
 }
 
-// Usage is what the supervisor measured from outside. Peaks are -1 where the kernel does not tell them.
+// Usage is what the supervisor measured from outside: plain numbers, because a quantity is never negative and these are
+// -1 where the kernel does not tell.
 type Usage struct {
 	CPU         time.Duration `json:"cpu_ns"`
-	MemoryPeak  quota.Bytes   `json:"memory_peak"`
-	PidsPeak    quota.Count   `json:"pids_peak"`
+	MemoryPeak  int64         `json:"memory_peak"` // bytes
+	PidsPeak    int64         `json:"pids_peak"`
 	OOMKills    int64         `json:"oom_kills,omitempty"`
 	PidsRefused int64         `json:"pids_refused,omitempty"`
-	Output      quota.Bytes   `json:"output"` // bytes that came out of stdout and stderr
+	Output      int64         `json:"output"` // bytes that came out of stdout and stderr
 }
 
 // ChangeSummary is a change in figures.
