@@ -160,18 +160,17 @@ func identity(fd int) (inode uint64, birth time.Time, err error) {
 	return st.Ino, birth, err
 }
 
-// begin sets a new start time.
+// begin sets a new start time, by the clock of the feature's directory.
 func (w *Workspace) begin() error {
-	path := filepath.Join(w.dir, "start")
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	dir, err := os.Open(w.dir)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	if w.state.Start, err = stamp(int(f.Fd())); err != nil {
-		return fmt.Errorf("%s: start time: %w", path, err)
+	defer dir.Close()
+	if w.state.Start, err = stamp(int(dir.Fd())); err != nil {
+		return fmt.Errorf("%s: start time: %w", w.dir, err)
 	}
-	return os.Remove(path)
+	return nil
 }
 
 // save writes state.json by rename. sync makes it durable.

@@ -130,11 +130,11 @@ func (f *found) decide(e *Entry, name string, n, o *side) error {
 
 // decideFile reads a regular file, and its counterpart where that can still be equal.
 func (f *found) decideFile(e *Entry, name string, n, o *side) error {
-	from := f.upper
+	from, open := f.upper, f.upper.OpenListed
 	if n.base {
-		from = f.base
+		from, open = f.base, f.base.OpenFile
 	}
-	fd, err := from.OpenFile(n.dir, name)
+	fd, err := open(n.dir, name)
 	if err != nil {
 		return from.Fail("open", e.view.source, err)
 	}
@@ -177,7 +177,7 @@ func (f *found) content(e *Entry, fd int) ([]byte, error) {
 	if e.view.new.Size > small {
 		return nil, f.sumLarge(e, fd)
 	}
-	n, err := beneath.ReadFull(fd, f.buf)
+	n, err := beneath.ReadFull(fd, f.buf[:e.view.new.Size])
 	if err != nil {
 		return nil, err
 	}
@@ -203,8 +203,11 @@ func (f *found) sumLarge(e *Entry, fd int) error {
 
 func isBinary(data []byte) bool { return bytes.IndexByte(data[:min(len(data), binaryProbe)], 0) >= 0 }
 
-// sameFile compares a file with its counterpart in the base: attributes, then size, then content.
+// sameFile compares a file with its counterpart in the base: size, then attributes, then content.
 func (f *found) sameFile(e *Entry, name string, data []byte, o *side) (bool, error) {
+	if e.Size != e.OldSize && e.view.xattrs == "" && !beneath.HasUserXattrs(o.dir, name, f.buf2) {
+		return false, nil // without opening it
+	}
 	fd, err := f.base.OpenFile(o.dir, name)
 	if beneath.Gone(err) {
 		return false, nil
@@ -225,7 +228,7 @@ func (f *found) sameFile(e *Entry, name string, data []byte, o *side) (bool, err
 		sum, err := sumFile(fd, e.OldSize, f.buf2)
 		return sum == e.view.sum, err
 	}
-	n, err := beneath.ReadFull(fd, f.buf2)
+	n, err := beneath.ReadFull(fd, f.buf2[:e.OldSize])
 	return err == nil && bytes.Equal(data, f.buf2[:n]), err
 }
 

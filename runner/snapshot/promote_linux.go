@@ -23,8 +23,9 @@ import (
 // lists and security labels. Content, modes, times, user.* attributes, links and holes are promoted; sockets and
 // devices are not, which the report notes.
 //
-// Errors: *ConflictError when others changed the same paths, also while promoting; ErrStaleChange; ErrUnsupported;
-// *WorkspaceError.
+// An error of cleaning up comes with the new state in place: Recover finishes, as after a crash. Other errors:
+// *ConflictError when others changed the same paths, also while promoting; ErrStaleChange;
+// ErrUnsupported; *WorkspaceError.
 func (w *Workspace) Promote(ctx context.Context, c *Change, o PromoteOptions) (*PromoteReport, error) {
 	if err := w.owns(c); err != nil {
 		return nil, err
@@ -106,7 +107,7 @@ func (p *promotion) run(ctx context.Context) error {
 		return err
 	}
 	if err := p.plan.Write(p.w.dir); err != nil {
-		return err
+		return errors.Join(err, ignoreMissing(os.Remove(filepath.Join(p.w.dir, journal.PlanFile))))
 	}
 	journal.Step("planned")
 	if p.plan.Stage != "" {
@@ -119,6 +120,13 @@ func (p *promotion) run(ctx context.Context) error {
 	}
 	journal.Step("committed")
 	return p.w.finish(p.base, &p.plan)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // replace stages everything and then puts it into place.

@@ -55,7 +55,7 @@ func Recover(dir string) error {
 // tidy removes what a reset that was cut short before or after everything that matters may have left.
 func (w *Workspace) tidy() error {
 	for _, name := range []string{journal.PlanFile + ".tmp", stateFile + ".tmp"} {
-		if err := os.Remove(filepath.Join(w.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := ignoreMissing(os.Remove(filepath.Join(w.dir, name))); err != nil {
 			return err
 		}
 	}

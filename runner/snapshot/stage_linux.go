@@ -307,7 +307,7 @@ func (c *copier) keep(e *Entry) ([]beneath.Xattr, error) {
 func (c *copier) data(dst, src int, st *unix.Stat_t) error {
 	sparse := st.Blocks*512 < st.Size
 	if st.Size <= int64(len(c.buf)) && !sparse {
-		n, err := beneath.ReadFull(src, c.buf)
+		n, err := beneath.ReadFull(src, c.buf[:st.Size])
 		if err != nil {
 			return err
 		}

@@ -216,21 +216,27 @@ func Retry[T any](call func() (T, error)) (v T, err error) {
 	return v, err
 }
 
-// OpenFile opens a regular file below dir for reading.
+// OpenFile opens a regular file below dir for reading. Anything else is unix.ENOENT.
 func (r *Root) OpenFile(dir int, name string) (int, error) {
-	fd, err := OpenAt(dir, name, ReadFile)
-	if errors.Is(err, unix.EACCES) && r.Ours {
-		fd, err = openForced(dir, name, ReadFile)
-	}
+	fd, err := r.OpenListed(dir, name)
 	if err != nil {
 		return -1, err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || !IsFile(&st) {
 		unix.Close(fd)
-		return -1, errors.Join(err, unix.ENOENT) // replaced since it was listed
+		return -1, errors.Join(err, unix.ENOENT)
 	}
 	return fd, nil
+}
+
+// OpenListed is OpenFile for what stat just called a regular file, in a tree where nobody makes devices.
+func (r *Root) OpenListed(dir int, name string) (int, error) {
+	fd, err := OpenAt(dir, name, ReadFile)
+	if errors.Is(err, unix.EACCES) && r.Ours {
+		return openForced(dir, name, ReadFile)
+	}
+	return fd, err
 }
 
 // Cursor resolves the parents of paths that come in order, keeping the last one open.

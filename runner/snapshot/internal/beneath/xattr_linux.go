@@ -1,6 +1,7 @@
 package beneath
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,6 +24,15 @@ func ListXattrs(fd int, buf []byte) ([]string, error) {
 		return nil, err
 	}
 	return strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00"), nil
+}
+
+// HasUserXattrs reports, in one call, whether a file may have attributes that IsUserXattr selects.
+func HasUserXattrs(dir int, name string, buf []byte) bool {
+	n, err := unix.Llistxattr(ProcFD(dir)+"/"+name, buf)
+	if errors.Is(err, unix.ENOTSUP) {
+		return false
+	}
+	return err != nil || bytes.Contains(buf[:n], []byte("user."))
 }
 
 // GetXattr reads one attribute.

@@ -1,0 +1,286 @@
+package runner_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson/internal/leaktest"
+	"github.com/caisson-dev/caisson/isolation/native"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/store"
+)
+
+// The test binary is a caisson process when helperState names a state directory.
+const (
+	helperState     = "CAISSON_RUNNER_TEST_STATE"
+	helperWorkspace = "CAISSON_RUNNER_TEST_WORKSPACE"
+	helperAct       = "CAISSON_RUNNER_TEST_ACT" // run, promote
+)
+
+func TestMain(m *testing.M) {
+	if state := os.Getenv(helperState); state != "" {
+		if err := helper(state, os.Getenv(helperWorkspace), os.Getenv(helperAct), os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func helper(state, workspace, act string, args []string) error {
+	ctx := context.Background()
+	engine, err := native.New(native.Options{})
+	if err != nil {
+		return err
+	}
+	c, err := quota.Probe()
+	if err != nil {
+		return err
+	}
+	j, err := store.Open(ctx, filepath.Join(state, "store.db"))
+	if err != nil {
+		return err
+	}
+	s, err := runner.New(ctx, runner.Options{StateDir: state, Engine: engine, Cgroups: c, Journal: j})
+	if err != nil {
+		return err
+	}
+	p, err := profiles.Load(profiles.LoadOptions{})
+	if err != nil {
+		return err
+	}
+	switch act {
+	case "promote":
+		_, err = s.Promote(ctx, args[0], runner.PromoteOptions{})
+	default:
+		var r *runner.Result
+		r, err = s.Run(ctx, runner.Request{Workspace: workspace, Profile: p, Steps: []runner.Step{{Args: args}},
+			Promote: runner.PromoteApply, Stdout: os.Stdout, Stderr: os.Stderr})
+		if err == nil && r.Verdict != runner.VerdictOK {
+			err = fmt.Errorf("%s: %s", r.Verdict, r.Cause)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+func (b *bench) process(t *testing.T, act string, args ...string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command(os.Args[0], args...)
+	c.Env = append(os.Environ(), helperState+"="+b.state, helperWorkspace+"="+b.workspace, helperAct+"="+act)
+	return c
+}
+
+// kills is how often TestKillAnywhere kills.
+func kills() int {
+	if testing.Short() {
+		return 30
+	}
+	return 200
+}
+
+// Killed at any moment, a supervisor leaves nothing: after the next look there is no process, mount, cgroup or directory
+// of it, every task has an end, and the workspace is the old one or the new one.
+func TestKillAnywhere(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	marker := fmt.Sprintf("caisson-kill-%d", os.Getpid())
+	script := "echo new > file; mkdir d; echo more > d/added; : " + marker + "; exec true"
+	took := b.timeHelper(t, script)
+	for i := range kills() {
+		b.write(t, "file", "old\n")
+		if err := os.RemoveAll(filepath.Join(b.workspace, "d")); err != nil {
+			t.Fatal(err)
+		}
+		c := b.process(t, "run", "sh", "-c", script)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(rand.Int64N(int64(took * 5 / 4))))
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		b.afterKill(t, marker)
+		if t.Failed() {
+			t.Fatalf("after kill %d", i)
+		}
+	}
+}
+
+// timeHelper says how long an undisturbed run takes, and that it works.
+func (b *bench) timeHelper(t *testing.T, script string) time.Duration {
+	t.Helper()
+	start := time.Now()
+	if out, err := b.process(t, "run", "sh", "-c", script).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return time.Since(start)
+}
+
+func (b *bench) afterKill(t *testing.T, marker string) {
+	t.Helper()
+	next := &bench{state: b.state, workspace: b.workspace, profile: b.profile}
+	c, err := quota.Probe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.open(t, runner.Options{Cgroups: c})
+	defer next.Close()
+	list, err := next.Features(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := []string{marker}
+	for _, f := range list {
+		if !f.State.Ended() {
+			t.Errorf("%s is %s, and nobody runs it", f.Name, f.State)
+		}
+		words = append(words, f.ID)
+	}
+	if r, err := next.GC(t.Context(), false); err != nil || len(r.Problems) > 0 {
+		t.Errorf("%+v %v", r, err)
+	}
+	next.clean(t)
+	found, err := leaktest.Find(words...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range found {
+		t.Error("left behind:", x)
+	}
+	b.oldOrNew(t)
+	if err := next.Remove(t.Context(), names(list), true); err != nil {
+		t.Error(err)
+	}
+}
+
+func names(list []runner.FeatureInfo) (names []string) {
+	for _, f := range list {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+func (b *bench) oldOrNew(t *testing.T) {
+	t.Helper()
+	var got []string
+	err := filepath.WalkDir(b.workspace, func(p string, d os.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			text, rerr := os.ReadFile(p)
+			rel, _ := filepath.Rel(b.workspace, p)
+			got, err = append(got, rel+"="+strings.TrimSpace(string(text))), rerr
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := strings.Join(got, " "); s != "file=old" && s != "d/added=more file=new" {
+		t.Errorf("the workspace is neither old nor new: %s", s)
+	}
+	if left, _ := filepath.Glob(filepath.Join(b.workspace, ".caisson-*")); len(left) > 0 {
+		t.Error(left)
+	}
+}
+
+// A `caisson promote` that is killed is finished or undone by whoever comes next.
+func TestKilledPromote(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	for range kills() / 5 {
+		b.write(t, "file", "old\n")
+		if err := os.RemoveAll(filepath.Join(b.workspace, "d")); err != nil {
+			t.Fatal(err)
+		}
+		res, _, errs := run(t, b, b.sh("echo new > file; mkdir d; echo more > d/added"))
+		if res.Verdict != runner.VerdictOK {
+			t.Fatal(errs)
+		}
+		c := b.process(t, "promote", res.Feature)
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(rand.Int64N(int64(60 * time.Millisecond))))
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		b.afterKill(t, res.FeatureID)
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// A running task whose supervisor is killed dies with it, whatever it ignores, and its feature can be used again.
+func TestKilledWhileRunning(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	c := b.process(t, "run", "sh", "-c", "trap '' TERM HUP INT; echo kept > added; (setsid sleep 4242 &); echo on; sleep 4242")
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 3)); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	cg, err := quota.Probe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := &bench{state: b.state, workspace: b.workspace, profile: b.profile}
+	next.open(t, runner.Options{Cgroups: cg})
+	defer next.Close()
+	list, err := next.Features(t.Context(), true)
+	if err != nil || len(list) != 1 || list[0].State != runner.StateInterrupted {
+		t.Fatalf("%+v %v", list, err)
+	}
+	r := b.sh("cat added")
+	r.Feature = list[0].Name
+	if res, text, errs := run(t, b, r); text != "kept\n" {
+		t.Fatalf("%q %q %+v", text, errs, res)
+	}
+	if found, err := leaktest.Find("sleep 4242", list[0].ID); err != nil || len(found) > 0 {
+		t.Fatal(found, err)
+	}
+}
+
+// Many processes at once share the slots, and all of them get their turn.
+func TestManyProcesses(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	var wg sync.WaitGroup
+	start := time.Now()
+	for n := range 40 {
+		wg.Go(func() {
+			c := b.process(t, "run", "true")
+			if out, err := c.CombinedOutput(); err != nil {
+				t.Errorf("process %d: %v\n%s", n, err, out)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("40 processes in %s", time.Since(start))
+	list, err := b.Features(t.Context(), true)
+	if err != nil || len(list) != 40 {
+		t.Fatalf("%d features, %v", len(list), err)
+	}
+	for _, f := range list {
+		if f.State != runner.StateSucceeded {
+			t.Errorf("%s is %s", f.Name, f.State)
+		}
+	}
+	b.clean(t)
+}
