@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -221,10 +222,18 @@ func idmapUnsupported(path string, err error) error {
 		Reason: fmt.Sprintf("%s cannot be idmapped: %v", path, err), Remedy: remedies[isolation.ControlIDMap]}
 }
 
+// idmappable are filesystems that could be idmapped before overlay could take an idmapped layer (kernel 5.19): to try
+// would cost as much as a start.
+var idmappable = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC}
+
 // CanIDMap says whether the filesystem of path can be idmapped here; false unprivileged.
 func (e *Engine) CanIDMap(path string) error {
 	if !e.root {
 		return errors.New("needs root")
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err == nil && slices.Contains(idmappable, int64(fs.Type)) {
+		return nil
 	}
 	var now immediate
 	defer now.close()
