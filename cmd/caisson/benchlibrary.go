@@ -52,7 +52,7 @@ func (b *bencher) library(ctx context.Context) error {
 	return nil
 }
 
-// newBoxes asks runner for the spec of `caisson run -- true`, after one such run has made what all share.
+// newBoxes takes the spec of a feature in which `caisson run -- true` has run, and so made what all share.
 func (b *bencher) newBoxes(ctx context.Context) (*boxes, func(), error) {
 	a := *b.app
 	a.stateDir, a.persistence = filepath.Join(b.dir, "library"), "disk"
@@ -76,10 +76,11 @@ func (b *bencher) newBoxes(ctx context.Context) (*boxes, func(), error) {
 	}
 	m.limits = profile.Limits
 	r := runner.Request{
-		Workspace: m.workspace, Profile: profile, Steps: []runner.Step{{Args: []string{"true"}}}, Remove: true,
+		Workspace: m.workspace, Profile: profile, Steps: []runner.Step{{Args: []string{"true"}}},
 	}
-	if _, err = s.Run(ctx, r); err == nil {
-		m.spec, err = s.Spec(ctx, r)
+	result, err := s.Run(ctx, r)
+	if err == nil {
+		m.spec, err = s.SpecOf(ctx, result.FeatureID)
 	}
 	if err != nil {
 		close()

@@ -42,7 +42,7 @@ func (a *app) completeFeatures(limit int) cobra.CompletionFunc {
 		if limit > 0 && len(args) >= limit {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		s, err := a.open(cmd.Context())
+		s, err := a.openExisting(cmd.Context())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -115,6 +115,9 @@ func explainTyped(err error) *runner.Error {
 	if e, ok := errors.AsType[*profiles.MountError](err); ok {
 		return refuse(runner.CodeMount, e.Remedy)
 	}
+	if e, ok := errors.AsType[*snapshot.WorkspaceError](err); ok {
+		return refuse(runner.CodeWorkspace, e.Remedy)
+	}
 	if e, ok := errors.AsType[*isolation.UnsupportedError](err); ok {
 		return refuse(runner.CodeUnsupported, e.Remedy)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/runner"
 )
 
@@ -69,12 +70,20 @@ func runInspectSpec(ctx context.Context, a *app, o *runOptions) error {
 	return a.printSpec(ctx, func(s *runner.Supervisor) (*isolation.Spec, error) { return s.Spec(ctx, *request) })
 }
 
+// specID stands for the id of a feature in the spec of a sandbox that is only described.
+const specID = "00000000000000000000000000"
+
 func (a *app) printSpec(ctx context.Context, get func(*runner.Supervisor) (*isolation.Spec, error)) error {
-	s, engine, err := a.openEngine(ctx)
+	engine, err := native.New(native.Options{})
 	if err != nil {
 		return err
 	}
 	defer engine.Close()
+	// The id of what is never made is always the same, so that the same question has the same answer.
+	s, err := a.openWith(ctx, runner.Options{Engine: engine, NewID: func() string { return specID }})
+	if err != nil {
+		return err
+	}
 	defer s.Close()
 	spec, err := get(s)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner"
 )
 
 func newProfileCommand(a *app) *cobra.Command {
@@ -82,7 +83,7 @@ func runProfileShow(a *app, ref string, o profileShowOptions) error {
 	} else if ref == "" {
 		sources.Name = "default"
 	}
-	e, err := profiles.Load(sources)
+	e, err := load(sources)
 	if err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func runProfileValidate(a *app, files []string) error {
 	for _, file := range files {
 		sources := profileSources()
 		sources.File = file
-		e, err := profiles.Load(sources)
+		e, err := load(sources)
 		if err != nil {
 			bad = append(bad, err)
 			continue
@@ -147,6 +148,18 @@ func newProfileSchemaCommand(a *app) *cobra.Command {
 func profileSources() profiles.LoadOptions {
 	user, system := profiles.DefaultDirs(os.Environ())
 	return profiles.LoadOptions{UserDir: user, SystemDir: system}
+}
+
+// load is profiles.Load; a file that cannot be read is a mistake in the configuration, not a failure of ours.
+func load(o profiles.LoadOptions) (*profiles.Effective, error) {
+	e, err := profiles.Load(o)
+	if _, ok := errors.AsType[*profiles.Error](err); err == nil || ok {
+		return e, err
+	}
+	return nil, &runner.Error{
+		Code: runner.CodeConfiguration, Cause: "the profile cannot be read", Err: err,
+		Remedy: "caisson profile ls", Exit: exitRefused,
+	}
 }
 
 func profileNames() []string {

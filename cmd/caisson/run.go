@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
 const runLong = `Run a command in a sandbox against a directory, which becomes /workspace inside and is not written while
@@ -59,6 +60,9 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := a.checkWorkspace(o.workspace); err != nil {
+		return err
+	}
 	s, engine, err := a.openEngine(ctx)
 	if err != nil {
 		return err
@@ -66,7 +70,9 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	defer engine.Close()
 	defer s.Close()
 
-	streams, err := a.attach(request, o)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	streams, err := a.attach(request, o, cancel)
 	if err != nil {
 		return err
 	}
@@ -76,6 +82,15 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 		return err
 	}
 	return a.reportRun(result, o)
+}
+
+// checkWorkspace refuses before the state directory is made, perhaps in the workspace itself.
+func (a *app) checkWorkspace(workspace string) error {
+	dir, err := a.resolveStateDir()
+	if err != nil {
+		return err
+	}
+	return snapshot.Check(workspace, dir)
 }
 
 // streams joins a task to this process's standard streams and signals until detach.
@@ -89,8 +104,8 @@ func (s *streams) detach() {
 	}
 }
 
-// attach fills in the request's streams.
-func (a *app) attach(r *runner.Request, o *runOptions) (*streams, error) {
+// attach fills in the request's streams. cancel ends the task when nobody reads its output any more.
+func (a *app) attach(r *runner.Request, o *runOptions, cancel context.CancelCauseFunc) (*streams, error) {
 	s := &streams{}
 	if o.tty {
 		t, err := openTerminal(a.stdin)
@@ -109,13 +124,13 @@ func (a *app) attach(r *runner.Request, o *runOptions) (*streams, error) {
 	r.Signals = signals
 
 	if a.json {
-		events := &eventWriter{out: a.stdout}
+		events := &eventWriter{out: &reader{a.stdout, cancel}}
 		out, err := events.stream("stdout"), events.stream("stderr")
 		r.Stdout, r.Stderr, r.Progress = out, err, events.progress
 		s.undo = append(s.undo, out.flush, err.flush)
 		return s, nil
 	}
-	r.Stdout, r.Stderr = a.stdout, a.stderr
+	r.Stdout, r.Stderr = &reader{a.stdout, cancel}, &reader{a.stderr, cancel}
 	line := newProgress(a.stderr)
 	r.Progress = func(p runner.Progress) { line.set(progressText(p)) }
 	s.undo = append(s.undo, func() { line.set("") })

@@ -100,10 +100,8 @@ func parseLabels(texts []string) (map[string]string, error) {
 
 // loadProfile returns the policy that holds on a workspace.
 func loadProfile(ref, workspace string, flags map[string][]string) (*profiles.Effective, error) {
-	name, file := profiles.SplitRef(ref)
-	env := os.Environ()
-	user, system := profiles.DefaultDirs(env)
-	return profiles.Load(profiles.LoadOptions{
-		Name: name, File: file, Workspace: workspace, Flags: flags, Env: env, UserDir: user, SystemDir: system,
-	})
+	o := profileSources()
+	o.Name, o.File = profiles.SplitRef(ref)
+	o.Workspace, o.Flags, o.Env = workspace, flags, os.Environ()
+	return load(o)
 }

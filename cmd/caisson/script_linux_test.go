@@ -85,7 +85,7 @@ func setupScript(env *testscript.Env) error {
 		}
 	}
 	env.Setenv("USERHOME", home)
-	env.Setenv("CAISSON_STATE", filepath.Join(env.WorkDir, ".state"))
+	env.Setenv("CAISSON_STATE", env.WorkDir+".state") // beside it: many scripts use all of $WORK as workspace
 	env.Setenv("NO_COLOR", "1")
 	return nil
 }
@@ -231,5 +231,5 @@ func cmdKill(ts *testscript.TestScript, _ bool, args []string) {
 	if len(all) == 0 {
 		ts.Fatalf("no background command")
 	}
-	ts.Check(all[len(all)-1].Process.Signal(unix.SignalNum(args[0])))
+	ts.Check(all[len(all)-1].Process.Signal(unix.SignalNum("SIG" + args[0])))
 }

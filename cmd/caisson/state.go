@@ -58,7 +58,19 @@ func (a *app) resolveMaxTasks() (int, error) {
 
 // open opens the state directory for commands that start nothing.
 func (a *app) open(ctx context.Context) (*runner.Supervisor, error) {
-	return a.openWith(ctx, nil)
+	return a.openWith(ctx, runner.Options{})
+}
+
+// openExisting is open, but makes no state directory.
+func (a *app) openExisting(ctx context.Context) (*runner.Supervisor, error) {
+	dir, err := a.resolveStateDir()
+	if err == nil {
+		_, err = os.Stat(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a.open(ctx)
 }
 
 // openEngine opens the state directory with the engine that this platform has. Closing the supervisor does not
@@ -68,7 +80,7 @@ func (a *app) openEngine(ctx context.Context) (*runner.Supervisor, isolation.Eng
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := a.openWith(ctx, engine)
+	s, err := a.openWith(ctx, runner.Options{Engine: engine})
 	if err != nil {
 		engine.Close()
 		return nil, nil, err
@@ -76,7 +88,8 @@ func (a *app) openEngine(ctx context.Context) (*runner.Supervisor, isolation.Eng
 	return s, engine, nil
 }
 
-func (a *app) openWith(ctx context.Context, engine isolation.Engine) (*runner.Supervisor, error) {
+// openWith completes o and opens what it names.
+func (a *app) openWith(ctx context.Context, o runner.Options) (*runner.Supervisor, error) {
 	dir, err := a.resolveStateDir()
 	if err != nil {
 		return nil, err
@@ -88,7 +101,7 @@ func (a *app) openWith(ctx context.Context, engine isolation.Engine) (*runner.Su
 	if a.persistence != "disk" && a.persistence != "memory" {
 		return nil, usage("--state-persistence %q: one of disk, memory", a.persistence)
 	}
-	o := runner.Options{StateDir: dir, Memory: a.persistence == "memory", MaxTasks: n, Engine: engine}
+	o.StateDir, o.Memory, o.MaxTasks = dir, a.persistence == "memory", n
 	o.Cgroups, o.CgroupsErr = quota.Probe()
 	if err := makeStateDir(dir); err != nil {
 		return nil, err

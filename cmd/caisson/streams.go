@@ -1,14 +1,34 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
+	"errors"
 	"io"
 	"sync"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson/runner"
 )
+
+// errNoReader is why a task is cancelled whose output nobody reads any more, as in `caisson run … | head`.
+var errNoReader = errors.New("nobody reads the output any more")
+
+// reader is a stream of ours that cancels the task when its other end has gone.
+type reader struct {
+	io.Writer
+	cancel context.CancelCauseFunc
+}
+
+func (r *reader) Write(p []byte) (int, error) {
+	n, err := r.Writer.Write(p)
+	if errors.Is(err, syscall.EPIPE) {
+		r.cancel(errNoReader)
+	}
+	return n, err
+}
 
 // eventWriter writes JSON Lines: output, states, and one terminal event. It is safe for concurrent use.
 type eventWriter struct {
