@@ -288,7 +288,7 @@ func (t *task) submit(ctx context.Context) (err error) {
 	s := t.s
 	if t.fresh {
 		t.lock, err = s.claim(ctx, s.featureDir(t.feature.ID))
-	} else if t.lock, err = s.lock(&t.feature, flock.Exclusive); err == nil {
+	} else if t.lock, err = s.lock(ctx, &t.feature, flock.Exclusive); err == nil {
 		err = s.settle(ctx, &t.feature, &GCReport{}) // somebody may have died in it since New
 	}
 	if err != nil {

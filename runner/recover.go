@@ -31,7 +31,7 @@ func (s *Supervisor) recoverAll(ctx context.Context) error {
 		return err
 	}
 	for _, f := range list {
-		l, err := s.adopt(&f)
+		l, err := s.adopt(ctx, &f)
 		if errors.Is(err, flock.ErrLocked) {
 			continue // alive
 		}
@@ -46,12 +46,12 @@ func (s *Supervisor) recoverAll(ctx context.Context) error {
 }
 
 // adopt takes the lock of a feature whose owner may be dead. Its directory may be gone already.
-func (s *Supervisor) adopt(f *FeatureRecord) (*flock.Lock, error) {
+func (s *Supervisor) adopt(ctx context.Context, f *FeatureRecord) (*flock.Lock, error) {
 	dir := s.featureDir(f.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
 	}
-	return flock.Try(lockFile(dir), flock.Exclusive)
+	return flock.Inherit(ctx, lockFile(dir), flock.Exclusive)
 }
 
 // settle finishes what a dead process left of the feature f, whose lock is held. It answers CodeNotFound when nothing
@@ -213,7 +213,7 @@ func (s *Supervisor) known(ctx context.Context) (map[string]bool, error) {
 
 func (s *Supervisor) sweepFeature(ctx context.Context, r *GCReport, id string) error {
 	dir := s.featureDir(id)
-	l, err := flock.Try(lockFile(dir), flock.Exclusive)
+	l, err := flock.Inherit(ctx, lockFile(dir), flock.Exclusive)
 	if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
 		return nil // somebody is about to record it, or has removed it
 	}
@@ -242,7 +242,7 @@ func (s *Supervisor) clear(ctx context.Context, dir, id string, r *GCReport) err
 
 func (s *Supervisor) sweepTmp(ctx context.Context, r *GCReport, name string) error {
 	dir := filepath.Join(s.state, "tmp", name)
-	l, err := flock.Try(lockFile(dir), flock.Exclusive)
+	l, err := flock.Inherit(ctx, lockFile(dir), flock.Exclusive)
 	if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
 		return nil // its owner is alive
 	}

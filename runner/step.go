@@ -13,10 +13,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/creack/pty"
-
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/logfile"
 	"github.com/caisson-dev/caisson/runner/pump"
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -60,7 +59,8 @@ type attempt struct {
 	ours      []*os.File    // our ends of the pipes
 	copies    sync.WaitGroup
 	stopInput func()
-	quit      chan struct{} // ends what follows the window's size
+	resizing  sync.WaitGroup
+	quit      chan struct{} // ends it
 }
 
 // step runs one step. The error is ours; how the step ended is in the result.
@@ -170,11 +170,11 @@ func (a *attempt) startTerminal(ctx context.Context) (err error) {
 	a.ours = []*os.File{master}
 	resize := func(s Winsize) {
 		if s != (Winsize{}) {
-			_ = pty.Setsize(master, &pty.Winsize{Rows: s.Rows, Cols: s.Cols}) // the terminal may be gone
+			_ = hostfile.SetWinsize(master, s.Rows, s.Cols) // the terminal may be gone
 		}
 	}
 	resize(t.req.Terminal.Size)
-	go func() {
+	a.resizing.Go(func() {
 		for {
 			select {
 			case <-a.quit:
@@ -186,7 +186,7 @@ func (a *attempt) startTerminal(ctx context.Context) (err error) {
 				resize(s)
 			}
 		}
-	}()
+	})
 	a.copy(master, t.out, logfile.Stdout)
 	if t.in != nil {
 		const endOfFile = 4 // ^D, what a terminal sends
@@ -302,6 +302,7 @@ func (a *attempt) drain() {
 // close frees what the step held.
 func (a *attempt) close() error {
 	close(a.quit)
+	a.resizing.Wait()
 	a.stopInput()
 	var errs []error
 	for _, f := range a.ours {

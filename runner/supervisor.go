@@ -146,8 +146,8 @@ func (s *Supervisor) featureDir(id string) string { return filepath.Join(s.dir, 
 func lockFile(dir string) string { return filepath.Join(dir, "lock") }
 
 // lock takes a feature's lock, or answers CodeBusy.
-func (s *Supervisor) lock(f *FeatureRecord, m flock.Mode) (*flock.Lock, error) {
-	l, err := flock.Try(lockFile(s.featureDir(f.ID)), m)
+func (s *Supervisor) lock(ctx context.Context, f *FeatureRecord, m flock.Mode) (*flock.Lock, error) {
+	l, err := flock.Inherit(ctx, lockFile(s.featureDir(f.ID)), m)
 	switch {
 	case errors.Is(err, flock.ErrLocked):
 		return nil, refuse(CodeBusy, "wait until it has ended, or use another feature", "another process works on the feature %s", f.Name)
@@ -164,7 +164,7 @@ func (s *Supervisor) hold(ctx context.Context, ref string, m flock.Mode) (Featur
 	if err != nil {
 		return f, nil, explain(err, "feature", ref)
 	}
-	l, err := s.lock(&f, m)
+	l, err := s.lock(ctx, &f, m)
 	if err != nil {
 		return f, nil, err
 	}

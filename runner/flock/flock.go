@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"time"
 )
 
 // ErrLocked says that somebody else holds the lock.
@@ -43,19 +44,38 @@ func Try(path string, m Mode) (*Lock, error) {
 	}
 }
 
+// dying is how long Inherit waits for what a dead holder left behind.
+const dying = 3 * time.Second
+
+// Inherit is Try for a lock whose holder may have died an instant ago. A child that had not executed yet shares the
+// holder's descriptors, and keeps the lock until it has died too: that is waited for. A holder that lives is ErrLocked.
+func Inherit(ctx context.Context, path string, m Mode) (*Lock, error) {
+	l, err := Try(path, m)
+	if !errors.Is(err, ErrLocked) || !abandoned(path) {
+		return l, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, dying, ErrLocked)
+	defer cancel()
+	return acquire(ctx, path, m)
+}
+
 // Acquire waits for the lock until ctx is done; then it returns context.Cause(ctx). Waiting is a system call that
 // cannot be taken back: a wait that was given up ends, on its own goroutine, when the lock is free, and frees it.
 func Acquire(ctx context.Context, path string) (*Lock, error) {
 	if l, err := Try(path, Exclusive); !errors.Is(err, ErrLocked) {
 		return l, err
 	}
+	return acquire(ctx, path, Exclusive)
+}
+
+func acquire(ctx context.Context, path string, m Mode) (*Lock, error) {
 	type answer struct {
 		l   *Lock
 		err error
 	}
 	got := make(chan answer)
 	go func() {
-		l, err := wait(path)
+		l, err := wait(path, m)
 		select {
 		case got <- answer{l, err}:
 		case <-ctx.Done():
@@ -70,13 +90,13 @@ func Acquire(ctx context.Context, path string) (*Lock, error) {
 	}
 }
 
-func wait(path string) (*Lock, error) {
+func wait(path string, m Mode) (*Lock, error) {
 	for {
 		f, err := open(path)
 		if err != nil {
 			return nil, err
 		}
-		if err := lock(f, Exclusive, true); err != nil {
+		if err := lock(f, m, true); err != nil {
 			_ = f.Close()
 			return nil, err
 		}
