@@ -14,7 +14,7 @@ func project(t testing.TB) func(string) {
 	return func(ws string) {
 		t.Helper()
 		must(t, steps(
-			write(ws+"/keep", "same\n"),
+			write(ws+"/keep", "same\n"), write(ws+"/twin1", "twin\n"), write(ws+"/twin2", "twin\n"),
 			write(ws+"/edit", "one\ntwo\nthree\n"),
 			write(ws+"/gone", "bye\n"),
 			write(ws+"/mode", "#!/bin/sh\n"),
@@ -109,6 +109,9 @@ var changes = []struct {
 	}, []string{"added dir/h3", "added h1 =dir/h3", "added h2 =dir/h3"}},
 	{"hard link to an old file", func(m string) error { return os.Link(m+"/keep", m+"/keep2") },
 		[]string{"added keep2 =keep"}},
+	{"equal files became links", func(m string) error {
+		return steps(os.Remove(m+"/twin2"), os.Link(m+"/twin1", m+"/twin2"))
+	}, []string{"modified twin2 =twin1"}},
 	{"new tree", func(m string) error {
 		return steps(os.MkdirAll(m+"/n/e/w", 0o750), write(m+"/n/e/w/f", "f"), os.Symlink("../..", m+"/n/e/up"),
 			os.Mkdir(m+"/n/empty", 0o700), os.Chmod(m+"/n/e", 0o1777))

@@ -38,26 +38,35 @@ func (f *found) entry(j *job, name string, n, o *side) error {
 	case e.Type != e.OldType:
 		e.Kind = TypeOnly
 	}
-	if e.Kind == Added && !n.base && j.inPlace() && j.parts.touched {
-		f.orphan(n.dir, name, e.Path)
-	}
+	lonely := e.Kind == Added && !n.base && j.inPlace() && j.parts.touched
 	switch {
 	case newDir:
 		// The directory's own job opens it and completes its entry.
 		f.push(&job{
-			path: e.Path, entry: e, upper: !n.base, old: oldDir, stale: j.stale,
+			path: e.Path, entry: e, upper: !n.base, old: oldDir, stale: j.stale, lonely: lonely,
 			lower: beneath.Join(j.lower, name), merged: j.merged,
 		})
 		return nil
 	case oldDir:
 		f.push(&job{path: e.Path, old: true, stale: j.stale})
+	case lonely:
+		f.orphan(n.dir, name, e.Path)
 	}
 	if n.ok {
-		if err := f.decide(e, name, n, o); err != nil || e.Kind == "" {
+		if !n.base && n.st.Nlink > 1 {
+			f.links[n.st.Ino] = append(f.links[n.st.Ino], e.Path)
+		}
+		if err := f.decide(e, name, n, o); err != nil {
 			return err
 		}
 	}
-	f.emit(e, j.stale)
+	switch {
+	case e.Kind != "":
+		f.emit(e, j.stale)
+	case !n.base && n.st.Nlink > 1:
+		f.judge(e, j.stale)
+		f.twins = append(f.twins, *e)
+	}
 	return nil
 }
 
@@ -147,9 +156,6 @@ func (f *found) decideFile(e *Entry, name string, n, o *side) error {
 		return from.Fail("getxattr", e.view.source, err)
 	}
 	e.view.xattrs, e.Xattrs = m.user, m.user != ""
-	if !n.base && n.st.Nlink > 1 {
-		f.links[n.st.Ino] = append(f.links[n.st.Ino], e.Path)
-	}
 	data, err := f.content(e, fd)
 	if err != nil {
 		return from.Fail("read", e.view.source, err)

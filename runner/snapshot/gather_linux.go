@@ -22,6 +22,7 @@ func (w *Workspace) gather(k *walk, all []*found) (*Change, error) {
 	links := map[uint64][]string{}
 	var orphans []orphan
 	var same []string
+	var twins []Entry
 	total := 0
 	for _, f := range all {
 		total += len(f.entries)
@@ -32,12 +33,13 @@ func (w *Workspace) gather(k *walk, all []*found) (*Change, error) {
 		c.detail.conflicts = append(c.detail.conflicts, f.conflicts...)
 		orphans = append(orphans, f.orphans...)
 		same = append(same, f.same...)
+		twins = append(twins, f.twins...)
 		for ino, paths := range f.links {
 			links[ino] = append(links[ino], paths...)
 		}
 	}
+	c.link(links, twins)
 	slices.SortFunc(c.Entries, func(a, b Entry) int { return comparePaths(a.Path, b.Path) })
-	c.link(links)
 	if err := k.adopt(c, orphans, same); err != nil {
 		return nil, err
 	}
@@ -46,8 +48,21 @@ func (w *Workspace) gather(k *walk, all []*found) (*Change, error) {
 	return c, nil
 }
 
-// link names the first path of every group of hard links.
-func (c *Change) link(links map[uint64][]string) {
+// link names the first path of every group of hard links. twins are members that are as in the base: where they are no
+// links of each other there, that is their change.
+func (c *Change) link(links map[uint64][]string, twins []Entry) {
+	standing := map[uint64]*Entry{} // by inode in the upper
+	slices.SortFunc(twins, func(a, b Entry) int { return comparePaths(a.Path, b.Path) })
+	for i := range twins {
+		e := &twins[i]
+		first, ok := standing[e.view.new.Ino]
+		if !ok {
+			standing[e.view.new.Ino] = e
+		} else if first.view.old.Ino != e.view.old.Ino {
+			e.Kind = Modified
+			c.Entries = append(c.Entries, *e)
+		}
+	}
 	for _, paths := range links {
 		if len(paths) < 2 {
 			continue
@@ -57,12 +72,9 @@ func (c *Change) link(links map[uint64][]string) {
 			c.detail.linked[p] = first
 		}
 	}
-	if len(c.detail.linked) == 0 {
-		return
-	}
 	for i := range c.Entries {
 		e := &c.Entries[i]
-		if first, ok := c.detail.linked[e.Path]; ok && first != e.Path && e.Type == File && !e.view.inBase {
+		if first, ok := c.detail.linked[e.Path]; ok && first != e.Path && e.Type != "" && !e.view.inBase {
 			e.HardLink = first
 		}
 	}
@@ -98,7 +110,7 @@ func (k *walk) adopt(c *Change, orphans []orphan, same []string) error {
 	}
 	for _, o := range orphans {
 		if !handles[originKey(o.origin)] {
-			c.detail.conflicts = append(c.detail.conflicts, Conflict{o.path, "removed by others since the feature began"})
+			c.detail.conflicts = append(c.detail.conflicts, Conflict{o.path, removedByOthers})
 		}
 	}
 	return nil

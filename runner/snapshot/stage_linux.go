@@ -126,9 +126,19 @@ func (c *copier) copy(e *Entry, path string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	if first, ok := c.promotion.c.detail.linked[e.Path]; ok && !e.view.inBase {
+		done, err := c.link(e, first, dir, name)
+		if err != nil {
+			return 0, err
+		}
+		c.ready[first] = path
+		if done {
+			return journal.Inode(dir, name)
+		}
+	}
 	switch e.Type {
 	case File:
-		return c.file(e, dir, name, path)
+		return c.file(e, dir, name)
 	case Dir:
 		if err = unix.Mkdirat(dir, name, 0o700); err == nil {
 			c.dirs = append(c.dirs, stagedDir{path, e, c.owner})
@@ -207,19 +217,8 @@ func kept(name string) bool {
 	return strings.HasPrefix(name, "security.") || strings.HasPrefix(name, "system.posix_acl_")
 }
 
-// file copies a regular file, or links it to a copy that is there already.
-func (c *copier) file(e *Entry, dir int, name, path string) (uint64, error) {
-	first, linked := c.promotion.c.detail.linked[e.Path]
-	if linked && !e.view.inBase {
-		done, err := c.link(e, first, dir, name)
-		if err != nil {
-			return 0, err
-		}
-		if done {
-			return journal.Inode(dir, name)
-		}
-		c.ready[first] = path
-	}
+// file copies a regular file.
+func (c *copier) file(e *Entry, dir int, name string) (uint64, error) {
 	at := &c.upper
 	if e.view.inBase {
 		at = &c.base
@@ -254,36 +253,36 @@ func (c *copier) file(e *Entry, dir int, name, path string) (uint64, error) {
 	return st.Ino, err
 }
 
-// link makes a hard link instead of a copy, if another member of the group is there. The base's own can serve only
-// while it has no other links: those are no part of the group.
+// link makes a hard link instead of a copy, if another member of the group is there: in the stage, or in the base. The
+// base's can serve only while it has no other links: those are no part of the group.
 func (c *copier) link(e *Entry, first string, dir int, name string) (bool, error) {
-	at, from := &c.base, c.standing[first]
-	if from != "" {
-		var st unix.Stat_t
-		parent, base, err := at.Parent(from)
-		if err == nil {
-			err = beneath.StatAt(parent, base, &st)
-		}
-		if err == nil && beneath.IsFile(&st) && st.Nlink == 1 {
-			return true, unix.Linkat(parent, base, dir, name, 0)
-		}
-		if err != nil && !beneath.Gone(err) {
+	if staged, ok := c.ready[first]; ok {
+		// The cursor of the stage is in use for dir.
+		at := &beneath.Cursor{Root: c.stage}
+		defer at.Close()
+		parent, base, err := at.Parent(staged)
+		if err != nil {
 			return false, err
 		}
-		c.report.note(e, "is no hard link of "+Quote(from)+" any more")
+		return true, unix.Linkat(parent, base, dir, name, 0)
 	}
-	from, ok := c.ready[first]
+	standing, ok := c.standing[first]
 	if !ok {
 		return false, nil
 	}
-	// The cursor of the stage is in use for dir.
-	at = &beneath.Cursor{Root: c.stage}
-	defer at.Close()
-	parent, base, err := at.Parent(from)
-	if err != nil {
+	var st unix.Stat_t
+	parent, base, err := c.base.Parent(standing)
+	if err == nil {
+		err = beneath.StatAt(parent, base, &st)
+	}
+	if err == nil && typeOf(&st) == e.Type && st.Nlink == 1 {
+		return true, unix.Linkat(parent, base, dir, name, 0)
+	}
+	if err != nil && !beneath.Gone(err) {
 		return false, err
 	}
-	return true, unix.Linkat(parent, base, dir, name, 0)
+	c.report.note(e, "is no hard link of "+Quote(standing)+" any more")
+	return false, nil
 }
 
 // keep reads what a file that replaces another inherits from it.

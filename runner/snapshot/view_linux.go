@@ -137,6 +137,10 @@ func (f *found) decideDir(j *job, p *parts, m *marks) error {
 		}
 		e.view.xattrs = attrs
 	}
+	if j.lonely && m.origin && !m.redirected && !m.opaque {
+		// A renamed directory would say where it came from.
+		f.conflicts = append(f.conflicts, Conflict{j.path, removedByOthers})
+	}
 	if m.redirected && !j.merged {
 		f.conflicts = append(f.conflicts, Conflict{j.path, "the directory that was renamed to this was removed by others"})
 	}
@@ -299,19 +303,26 @@ func (f *found) hides(dir int, name string, st *unix.Stat_t) bool {
 	return err == nil
 }
 
-const changedByOthers = "changed by others since the feature began"
+const (
+	changedByOthers = "changed by others since the feature began"
+	removedByOthers = "removed by others since the feature began"
+)
 
-// emit records an entry and whether others changed its base.
+// emit records an entry.
 func (f *found) emit(e *Entry, stale bool) {
-	if e.OldType != "" {
-		switch {
-		case !f.before(e.Path, &e.view.old):
-			e.view.conflict = changedByOthers
-		case stale:
-			e.view.conflict = "in a directory that the feature replaced and others changed"
-		}
-	}
+	f.judge(e, stale)
 	f.entries = append(f.entries, *e)
+}
+
+// judge tells whether others changed an entry's base.
+func (f *found) judge(e *Entry, stale bool) {
+	switch {
+	case e.OldType == "":
+	case !f.before(e.Path, &e.view.old):
+		e.view.conflict = changedByOthers
+	case stale:
+		e.view.conflict = "in a directory that the feature replaced and others changed"
+	}
 }
 
 // userXattrs returns the user's attributes of an open file, packed for comparison.
@@ -362,6 +373,8 @@ func (k *walk) marks(fd int) (marks, error) {
 			continue
 		}
 		switch mark {
+		case "origin":
+			m.origin = true
 		case "opaque":
 			value, err := beneath.GetXattr(fd, name)
 			if err != nil {
@@ -373,8 +386,6 @@ func (k *walk) marks(fd int) (marks, error) {
 				return m, err
 			}
 			m.redirected = true
-		case "whiteout":
-			m.whiteout = true
 		case "metacopy":
 			m.metacopy = true
 		}

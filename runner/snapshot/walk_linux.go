@@ -41,9 +41,9 @@ type view struct {
 
 // marks is what overlayfs and the user wrote into a file's extended attributes.
 type marks struct {
-	opaque, whiteout, metacopy, redirected bool
-	redirect                               string
-	user                                   string // the user's, packed
+	opaque, origin, metacopy, redirected bool
+	redirect                             string
+	user                                 string // the user's, packed
 }
 
 // job is a directory that is in one of the views or in both.
@@ -57,8 +57,9 @@ type job struct {
 	lower  string
 	merged bool
 
-	old   bool // the base has a directory at path, too
-	stale bool // a directory above it in the base is hidden from the sandbox and was changed by others
+	old    bool // the base has a directory at path, too
+	lonely bool // it is new, in a directory that others changed: they may have removed what was there
+	stale  bool // a directory above it in the base is hidden from the sandbox and was changed by others
 
 	parts *parts // of a directory that is already open: compare names
 	names []string
@@ -110,11 +111,12 @@ type found struct {
 	entries   []Entry
 	conflicts []Conflict
 	orphans   []orphan
+	twins     []Entry             // in the upper with several links, and otherwise no different from the base
 	same      []string            // in the upper, but no different from the base
-	links     map[uint64][]string // files in the upper with several links, by inode
+	links     map[uint64][]string // what has several links in the upper, by inode
 }
 
-// orphan is a copy of a base object that is not at its path any more: renamed by the feature, or removed by others.
+// orphan is a copy of a base object, no directory, that is not at its path any more: renamed by the feature, or removed by others.
 type orphan struct{ path, origin string }
 
 // Change reads what the sandbox changed. Entries, counts and digest are exact when nobody writes in the feature;
