@@ -28,8 +28,9 @@ type Journal interface {
 	// ErrQueueFull when s.MaxQueue tasks wait already. With s.Admitted the task goes on to StatePreparing at once.
 	// It returns the feature as stored: a new one has got its Index.
 	Submit(ctx context.Context, s Submission) (FeatureRecord, error)
-	// Move takes a task, and at most one of its steps, from one state to the next. ErrStale, ErrTransition, ErrNotFound.
-	Move(ctx context.Context, m Move) error
+	// Move takes a task, and at most one of its steps, from one state to the next; several moves are one transaction.
+	// ErrStale, ErrTransition, ErrNotFound.
+	Move(ctx context.Context, moves ...Move) error
 
 	// Feature finds by id, by name, or by a unique prefix of an id. ErrNotFound; *Error with CodeAmbiguous.
 	Feature(ctx context.Context, ref string) (FeatureRecord, error)
@@ -109,7 +110,7 @@ type Move struct {
 	Cause    string
 	Result   json.RawMessage // stored when not nil
 	Step     *StepMove
-	Retire   bool // mark the feature as being removed, in the same transaction
+	Forget   bool // delete the feature, as Journal.Forget does: its files are gone
 }
 
 // StepMove is one transition of a step.

@@ -315,7 +315,7 @@ func (s *Supervisor) describe(t *task) (*isolation.Spec, error) {
 	return spec, typed(err, "describing the sandbox")
 }
 
-// stop ends everything of the task that runs and takes its cgroup away. It is idempotent.
+// stop ends everything of the task that runs, and begins to take its cgroup away. It is idempotent.
 func (t *task) stop(ctx context.Context) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
@@ -328,8 +328,13 @@ func (t *task) stop(ctx context.Context) error {
 		if u, err := t.group.Usage(); err == nil {
 			t.res.Usage = usageOf(u)
 		}
-		errs = append(errs, t.group.Kill(ctx), t.group.Remove(ctx))
+		g := t.group
 		t.group = nil
+		t.removing.Go(func() error {
+			ctx, cancel := detached(ctx)
+			defer cancel()
+			return errors.Join(g.Kill(ctx), g.Remove(ctx))
+		})
 	}
 	if t.budget != nil {
 		t.res.Usage.Output = t.budget.Used()

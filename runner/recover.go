@@ -31,27 +31,32 @@ func (s *Supervisor) recoverAll(ctx context.Context) error {
 		return err
 	}
 	for _, f := range list {
-		l, err := s.adopt(ctx, &f)
-		if errors.Is(err, flock.ErrLocked) {
-			continue // alive
-		}
-		if err == nil {
-			err = errors.Join(s.settle(ctx, &f, &s.found), l.Release())
-		}
-		if err != nil && !errors.Is(err, ErrNotFound) && CodeOf(err) != CodeNotFound {
+		err := s.adopt(ctx, &f)
+		if err != nil && !errors.Is(err, flock.ErrLocked) && CodeOf(err) != CodeNotFound {
 			s.found.Problems = append(s.found.Problems, f.Name+": "+err.Error())
 		}
 	}
 	return nil
 }
 
-// adopt takes the lock of a feature whose owner may be dead. Its directory may be gone already.
-func (s *Supervisor) adopt(ctx context.Context, f *FeatureRecord) (*flock.Lock, error) {
-	dir := s.featureDir(f.ID)
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
+// adopt takes the lock of a feature whose owner may be dead, and settles it if so. ErrLocked says that it lives. A
+// directory that has left its place is one that is being removed, and its lock went with it.
+func (s *Supervisor) adopt(ctx context.Context, f *FeatureRecord) error {
+	l, err := flock.Inherit(ctx, lockFile(s.featureDir(f.ID)), flock.Exclusive)
+	if !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = errors.Join(s.settle(ctx, f, &s.found), l.Release())
+		}
+		return err
 	}
-	return flock.Inherit(ctx, lockFile(dir), flock.Exclusive)
+	gone := s.gone(f.ID)
+	if err := os.Mkdir(gone, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return stateFailure(err)
+	}
+	if l, err = flock.Inherit(ctx, lockFile(gone), flock.Exclusive); err != nil {
+		return err
+	}
+	return errors.Join(s.settle(ctx, f, &s.found), removeLast(ctx, gone), l.Release())
 }
 
 // settle finishes what a dead process left of the feature f, whose lock is held. It answers CodeNotFound when nothing
@@ -268,13 +273,25 @@ func (s *Supervisor) sweepTmp(ctx context.Context, r *GCReport, name string) err
 	return removeLast(ctx, dir)
 }
 
-// removeDir removes a directory whose lock is held. It leaves its place in one step, so that nobody meets half of it.
+// gone is where a feature's directory is removed.
+func (s *Supervisor) gone(id string) string { return filepath.Join(s.state, "tmp", gonePrefix+id) }
+
+// removeDir removes a feature's directory, whose lock is held.
 func (s *Supervisor) removeDir(ctx context.Context, dir string) error {
-	gone := filepath.Join(s.state, "tmp", gonePrefix+filepath.Base(dir))
-	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	gone, err := s.moveAway(dir)
+	if err != nil {
 		return err
 	}
 	return removeLast(ctx, gone)
+}
+
+// moveAway takes a directory out of its place in one step, so that nobody meets half of it, and returns where it is.
+func (s *Supervisor) moveAway(dir string) (string, error) {
+	gone := s.gone(filepath.Base(dir))
+	if err := os.Rename(dir, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	return gone, nil
 }
 
 // removeLast removes a directory, its lock last: while it is there, it says that somebody is at work.

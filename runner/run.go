@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/quota"
@@ -66,6 +68,7 @@ type task struct {
 	weaker  []isolation.Control // what the engine may do without
 	state   State
 	done    *StepMove // the last step's end, to be recorded with the next transition
+	pending []Move    // transitions to be recorded with the next one
 	ran     bool      // something was executed
 
 	lock    *flock.Lock
@@ -74,6 +77,8 @@ type task struct {
 	group   *quota.Group
 	sandbox isolation.Sandbox
 	change  *snapshot.Change
+
+	removing errgroup.Group // of the cgroup
 
 	current     atomic.Pointer[isolation.Execution] // what signals go to
 	interrupted atomic.Bool                         // SIGINT or SIGTERM was passed on
@@ -87,11 +92,17 @@ type task struct {
 
 // to moves the task on, together with the end of the step before.
 func (t *task) to(ctx context.Context, next State, cause string, step *StepMove) error {
-	ctx = context.WithoutCancel(ctx)
+	t.plan(next, cause, step)
+	moves := t.pending
+	t.pending = nil
+	return t.s.opt.Journal.Move(context.WithoutCancel(ctx), moves...)
+}
+
+// plan moves the task on without recording it before the next transition: where a crash between the two would leave
+// nothing else than one after both.
+func (t *task) plan(next State, cause string, step *StepMove) {
 	if t.done != nil && step != nil {
-		if err := t.s.opt.Journal.Move(ctx, Move{TaskID: t.res.TaskID, From: t.state, To: t.state, Step: t.done}); err != nil {
-			return err
-		}
+		t.pending = append(t.pending, Move{TaskID: t.res.TaskID, From: t.state, To: t.state, Step: t.done})
 		t.done = nil
 	}
 	n := 0
@@ -100,12 +111,9 @@ func (t *task) to(ctx context.Context, next State, cause string, step *StepMove)
 	} else {
 		n = step.N
 	}
-	if err := t.s.opt.Journal.Move(ctx, Move{TaskID: t.res.TaskID, From: t.state, To: next, Cause: cause, Step: step}); err != nil {
-		return err
-	}
+	t.pending = append(t.pending, Move{TaskID: t.res.TaskID, From: t.state, To: next, Cause: cause, Step: step})
 	t.state = next
 	t.tell(n, "")
-	return nil
 }
 
 // tell tells the caller where the task stands.
@@ -215,6 +223,10 @@ func (t *task) seal(ctx context.Context) error {
 
 // validate runs the gates. A change that they refuse stays where it is.
 func (t *task) validate(ctx context.Context) error {
+	if len(t.change.Entries) == 0 {
+		t.plan(StateValidating, "nothing changed", nil)
+		return nil
+	}
 	if err := t.to(ctx, StateValidating, "the change is sealed", nil); err != nil {
 		return err
 	}
@@ -260,7 +272,7 @@ func (t *task) finish(ctx context.Context, err error) error {
 	cancelled := context.Cause(ctx)
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	err = errors.Join(err, t.stop(ctx))
+	err = errors.Join(err, t.stop(ctx), t.removing.Wait())
 	switch {
 	case errors.Is(err, errInterrupted), err != nil && cancelled != nil && errors.Is(err, cancelled):
 		t.fail(VerdictCancelled, string(VerdictCancelled), err.Error(), "")
@@ -277,20 +289,31 @@ func (t *task) finish(ctx context.Context, err error) error {
 	}
 	t.res.State = endOf(t.res.Verdict)
 	t.res.Ended = time.Now()
+	return errors.Join(err, typed(t.end(ctx), "recording a task's end"))
+}
+
+// end records the task's end, and takes the feature away if it is to go: first out of its place, so that who comes after
+// a crash in between finds a feature without layers, or layers without a feature, and removes them.
+func (t *task) end(ctx context.Context) error {
 	remove := t.req.Remove || t.fresh && !t.ran
 	t.res.Kept = !remove
-	text, merr := json.Marshal(&t.res)
-	m := Move{TaskID: t.res.TaskID, From: t.state, To: t.res.State, Cause: string(t.res.Verdict), Result: text, Step: t.done, Retire: remove}
-	if merr = errors.Join(merr, t.s.opt.Journal.Move(ctx, m)); merr != nil {
-		return errors.Join(err, typed(merr, "recording a task's end"))
+	text, err := json.Marshal(&t.res)
+	if err != nil {
+		return err
 	}
-	t.state = t.res.State
-	t.tell(0, "")
+	gone := ""
 	if remove {
-		t.feature.Retired = true
-		err = errors.Join(err, typed(t.s.destroy(ctx, &t.feature), "removing "+t.feature.Name))
+		if gone, err = t.s.moveAway(t.dir); err != nil {
+			return err
+		}
 	}
-	return err
+	t.plan(t.res.State, string(t.res.Verdict), nil)
+	last := &t.pending[len(t.pending)-1]
+	last.Result, last.Forget = text, remove
+	if err := t.s.opt.Journal.Move(ctx, t.pending...); err != nil || !remove {
+		return err
+	}
+	return removeLast(ctx, gone)
 }
 
 // endOf is the last state of a task with a verdict.

@@ -15,22 +15,22 @@ import (
 // Run runs the suite; open makes an empty journal, which the suite closes.
 func Run(t *testing.T, open func(t *testing.T) runner.Journal) {
 	tests := map[string]func(*testing.T, runner.Journal){
-		"Life":           life,
-		"Transitions":    transitions,
-		"Steps":          steps,
-		"CompareAndSet":  compareAndSet,
-		"OneWinner":      oneWinner,
-		"Submit":         submit,
-		"Queue":          queue,
-		"LowestIndex":    lowestIndex,
-		"Find":           find,
-		"Lists":          lists,
-		"Unfinished":     unfinished,
-		"RetireForget":   retireForget,
-		"RetireWithMove": retireWithMove,
-		"Promoting":      promoting,
-		"Audit":          audit,
-		"Hostile":        hostile,
+		"Life":          life,
+		"Transitions":   transitions,
+		"Steps":         steps,
+		"CompareAndSet": compareAndSet,
+		"OneWinner":     oneWinner,
+		"Submit":        submit,
+		"Queue":         queue,
+		"LowestIndex":   lowestIndex,
+		"Find":          find,
+		"Lists":         lists,
+		"Unfinished":    unfinished,
+		"RetireForget":  retireForget,
+		"Several":       several,
+		"Promoting":     promoting,
+		"Audit":         audit,
+		"Hostile":       hostile,
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -390,13 +390,28 @@ func retireForget(t *testing.T, j runner.Journal) {
 	wantErr(t, j.Retire(t.Context(), s.Feature.ID), runner.ErrNotFound)
 }
 
-func retireWithMove(t *testing.T, j runner.Journal) {
+// several moves are one transaction, and the last may take the feature with it.
+func several(t *testing.T, j runner.Journal) {
 	s := add(t, j, 1)
-	must(t, j.Move(t.Context(), runner.Move{TaskID: s.Task.ID, From: runner.StateQueued, To: runner.StateCancelled, Retire: true}))
-	list, err := j.Unfinished(t.Context())
+	id := s.Task.ID
+	err := j.Move(t.Context(), runner.Move{TaskID: id, From: runner.StateQueued, To: runner.StatePreparing},
+		runner.Move{TaskID: id, From: runner.StatePreparing, To: runner.StateSealing})
+	wantErr(t, err, runner.ErrTransition)
+	got, err := j.Task(t.Context(), id)
 	must(t, err)
-	if len(list) != 1 || !list[0].Retired {
-		t.Fatalf("%+v", list)
+	if got.State != runner.StateQueued {
+		t.Fatalf("half of it was done: %s", got.State)
+	}
+	must(t, j.Move(t.Context(), runner.Move{TaskID: id, From: runner.StateQueued, To: runner.StatePreparing},
+		runner.Move{TaskID: id, From: runner.StatePreparing, To: runner.StateFailed, Forget: true}))
+	_, err = j.Feature(t.Context(), s.Feature.ID)
+	wantErr(t, err, runner.ErrNotFound)
+	_, err = j.Task(t.Context(), id)
+	wantErr(t, err, runner.ErrNotFound)
+	rows, err := j.Audit(t.Context(), s.Feature.ID)
+	must(t, err)
+	if len(rows) != 3 {
+		t.Fatalf("%+v", rows)
 	}
 }
 
@@ -434,8 +449,8 @@ func audit(t *testing.T, j runner.Journal) {
 		}
 		got = append(got, fmt.Sprintf("%s:%s>%s:%d:%s", r.Event, r.From, r.To, r.Step, r.Cause))
 	}
-	want := []string{"submit:>queued:0:", "move:queued>preparing:0:", "step:not_started>running:1:go",
-		"move:preparing>running:0:go", "promote:>:0:apply"}
+	want := []string{"submit:>queued:0:", "move:queued>preparing:0:", "move:preparing>running:0:go",
+		"step:not_started>running:1:go", "promote:>:0:apply"}
 	if !slices.Equal(got, want) {
 		t.Fatalf("got  %q\nwant %q", got, want)
 	}

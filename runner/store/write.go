@@ -89,36 +89,47 @@ func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now tim
 	return move(ctx, tx, runner.Move{TaskID: t.ID, From: runner.StateQueued, To: runner.StatePreparing, Cause: "a slot was free"}, now)
 }
 
-// Move is one transition.
-func (s *Store) Move(ctx context.Context, m runner.Move) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error { return move(ctx, tx, m, time.Now()) }))
+// Move is one transition, or several in one transaction.
+func (s *Store) Move(ctx context.Context, moves ...runner.Move) error {
+	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+		for _, m := range moves {
+			if err := move(ctx, tx, m, time.Now()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }
 
 func move(ctx context.Context, tx *sql.Tx, m runner.Move, now time.Time) error {
-	var feature string
-	err := tx.QueryRowContext(ctx, "SELECT feature FROM tasks WHERE id = ?", m.TaskID).Scan(&feature)
-	if err != nil {
-		return err
-	}
-	a := runner.AuditRecord{At: now, FeatureID: feature, TaskID: m.TaskID, Cause: m.Cause}
-	if m.Step != nil {
-		if err := moveStep(ctx, tx, m.TaskID, m.Step, a); err != nil {
-			return err
-		}
-	}
+	a := runner.AuditRecord{At: now, TaskID: m.TaskID, Cause: m.Cause}
+	var err error
 	if m.From == m.To && m.Step != nil {
-		return compare(ctx, tx, m.TaskID, m.From)
+		a.FeatureID, err = compare(ctx, tx, m.TaskID, m.From)
+	} else {
+		a.FeatureID, err = moveTask(ctx, tx, m, a)
 	}
-	res, err := tx.ExecContext(ctx, `UPDATE tasks SET state = ?, updated = ?, result = coalesce(?, result)
-		WHERE id = ? AND state = ?`, string(m.To), now.UnixNano(), nullable(m.Result), m.TaskID, string(m.From))
-	if err := changed(res, err); err != nil {
-		return fmt.Errorf("task %s, %s to %s: %w", m.TaskID, m.From, m.To, err)
+	if err == nil && m.Step != nil {
+		err = moveStep(ctx, tx, m.TaskID, m.Step, a)
 	}
-	a.Event, a.From, a.To = "move", string(m.From), string(m.To)
-	if err := note(ctx, tx, a); err != nil || !m.Retire {
-		return err
+	if err == nil && m.Forget {
+		err = forget(ctx, tx, a.FeatureID)
 	}
-	return retire(ctx, tx, feature, now)
+	return err
+}
+
+func moveTask(ctx context.Context, tx *sql.Tx, m runner.Move, a runner.AuditRecord) (feature string, err error) {
+	err = tx.QueryRowContext(ctx, `UPDATE tasks SET state = ?, updated = ?, result = coalesce(?, result)
+		WHERE id = ? AND state = ? RETURNING feature`,
+		string(m.To), a.At.UnixNano(), nullable(m.Result), m.TaskID, string(m.From)).Scan(&feature)
+	if errors.Is(err, sql.ErrNoRows) {
+		_, err = compare(ctx, tx, m.TaskID, m.From)
+	}
+	if err != nil {
+		return "", fmt.Errorf("task %s, %s to %s: %w", m.TaskID, m.From, m.To, err)
+	}
+	a.FeatureID, a.Event, a.From, a.To = feature, "move", string(m.From), string(m.To)
+	return feature, note(ctx, tx, a)
 }
 
 func moveStep(ctx context.Context, tx *sql.Tx, task string, m *runner.StepMove, a runner.AuditRecord) error {
@@ -131,13 +142,14 @@ func moveStep(ctx context.Context, tx *sql.Tx, task string, m *runner.StepMove, 
 	return note(ctx, tx, a)
 }
 
-func compare(ctx context.Context, tx *sql.Tx, task string, want runner.State) error {
+// compare makes sure that a task is in a state, and returns its feature.
+func compare(ctx context.Context, tx *sql.Tx, task string, want runner.State) (feature string, err error) {
 	var have string
-	err := tx.QueryRowContext(ctx, "SELECT state FROM tasks WHERE id = ?", task).Scan(&have)
+	err = tx.QueryRowContext(ctx, "SELECT feature, state FROM tasks WHERE id = ?", task).Scan(&feature, &have)
 	if err == nil && have != string(want) {
-		err = fmt.Errorf("task %s is %s, not %s: %w", task, have, want, runner.ErrStale)
+		err = fmt.Errorf("it is %s: %w", have, runner.ErrStale)
 	}
-	return err
+	return feature, err
 }
 
 // changed says whether a compare-and-set found what it compared with.
@@ -183,8 +195,12 @@ func update(ctx context.Context, tx *sql.Tx, id, query string, args ...any) erro
 
 // Forget deletes a feature and its tasks.
 func (s *Store) Forget(ctx context.Context, id string) error {
-	_, err := s.db.ExecContext(ctx, "DELETE FROM features WHERE id = ?", id)
-	return failure(err)
+	return failure(s.tx(ctx, func(tx *sql.Tx) error { return forget(ctx, tx, id) }))
+}
+
+func forget(ctx context.Context, tx *sql.Tx, id string) error {
+	_, err := tx.ExecContext(ctx, "DELETE FROM features WHERE id = ?", id)
+	return err
 }
 
 // Note appends an audit row.
