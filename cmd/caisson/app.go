@@ -22,6 +22,7 @@ type app struct {
 	persistence string
 	maxTasks    int
 
+	midLine bool   // the command's last line on stderr has no end: ours begin with one
 	command string // the command that was chosen, such as "caisson run"
 	parsed  bool   // flags and arguments were accepted; an error before that is a usage error
 }
@@ -65,8 +66,17 @@ func writeJSON(w io.Writer, v any, indent string) error {
 // note writes one line for people, never with --json.
 func (a *app) note(format string, args ...any) {
 	if !a.json {
-		fmt.Fprintf(a.stderr, "caisson: "+format+"\n", args...)
+		a.say("caisson: "+format+"\n", args...)
 	}
+}
+
+// say writes to standard error, from the beginning of a line.
+func (a *app) say(format string, args ...any) {
+	if a.midLine {
+		a.midLine = false
+		format = "\n" + format
+	}
+	fmt.Fprintf(a.stderr, format, args...)
 }
 
 // isTerminal says whether w is a terminal.

@@ -174,7 +174,7 @@ func (a *app) report(e *runner.Error, err error) {
 // reportLines is how people see a failure.
 func (a *app) reportLines(code, cause, remedy string) {
 	const indent = "\n          "
-	fmt.Fprintf(a.stderr, "caisson: %s\n", code)
+	a.say("caisson: %s\n", code)
 	fmt.Fprintf(a.stderr, "  cause:  %s\n", strings.ReplaceAll(cause, "\n", indent))
 	if remedy != "" {
 		fmt.Fprintf(a.stderr, "  remedy: %s\n", strings.ReplaceAll(remedy, "\n", indent))

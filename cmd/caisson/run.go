@@ -124,13 +124,15 @@ func (a *app) attach(r *runner.Request, o *runOptions, cancel context.CancelCaus
 	r.Signals = signals
 
 	if a.json {
-		events := &eventWriter{out: &reader{a.stdout, cancel}}
+		events := &eventWriter{out: &reader{Writer: a.stdout, cancel: cancel}}
 		out, err := events.stream("stdout"), events.stream("stderr")
 		r.Stdout, r.Stderr, r.Progress = out, err, events.progress
 		s.undo = append(s.undo, out.flush, err.flush)
 		return s, nil
 	}
-	r.Stdout, r.Stderr = &reader{a.stdout, cancel}, &reader{a.stderr, cancel}
+	stderr := &reader{Writer: a.stderr, cancel: cancel}
+	r.Stdout, r.Stderr = &reader{Writer: a.stdout, cancel: cancel}, stderr
+	s.undo = append(s.undo, func() { a.midLine = stderr.midLine })
 	line := newProgress(a.stderr)
 	r.Progress = func(p runner.Progress) { line.set(progressText(p)) }
 	s.undo = append(s.undo, func() { line.set("") })

@@ -19,11 +19,15 @@ var errNoReader = errors.New("nobody reads the output any more")
 // reader is a stream of ours that cancels the task when its other end has gone.
 type reader struct {
 	io.Writer
-	cancel context.CancelCauseFunc
+	cancel  context.CancelCauseFunc
+	midLine bool // what was written last does not end with a newline
 }
 
 func (r *reader) Write(p []byte) (int, error) {
 	n, err := r.Writer.Write(p)
+	if n > 0 {
+		r.midLine = p[n-1] != '\n'
+	}
 	if errors.Is(err, syscall.EPIPE) {
 		r.cancel(errNoReader)
 	}
