@@ -25,7 +25,7 @@ import (
 const (
 	helperState     = "CAISSON_RUNNER_TEST_STATE"
 	helperWorkspace = "CAISSON_RUNNER_TEST_WORKSPACE"
-	helperAct       = "CAISSON_RUNNER_TEST_ACT" // run, promote
+	helperAct       = "CAISSON_RUNNER_TEST_ACT" // run, promote, or unprivileged
 )
 
 func TestMain(m *testing.M) {
@@ -45,19 +45,20 @@ func helper(state, workspace, act string, args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := quota.Probe()
-	if err != nil {
-		return err
-	}
+	c, cgroupsErr := quota.Probe()
 	j, err := store.Open(ctx, filepath.Join(state, "store.db"))
 	if err != nil {
 		return err
 	}
-	s, err := runner.New(ctx, runner.Options{StateDir: state, Engine: engine, Cgroups: c, Journal: j})
+	s, err := runner.New(ctx, runner.Options{StateDir: state, Engine: engine, Cgroups: c, CgroupsErr: cgroupsErr, Journal: j})
 	if err != nil {
 		return err
 	}
-	p, err := profiles.Load(profiles.LoadOptions{})
+	flags := map[string][]string{}
+	if act == "unprivileged" {
+		flags["allow-weaker"] = []string{"cgroups"}
+	}
+	p, err := profiles.Load(profiles.LoadOptions{Flags: flags})
 	if err != nil {
 		return err
 	}

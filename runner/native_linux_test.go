@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/internal/testenv"
+	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/hostfile"
 )
 
 func newNative(t *testing.T, o runner.Options) *bench {
@@ -462,4 +464,49 @@ func TestSpec(t *testing.T) {
 		t.Fatalf("%+v %v", of, err)
 	}
 	b.clean(t)
+}
+
+// noIDMap is the native engine on a file system that cannot be idmapped.
+type noIDMap struct{ isolation.Engine }
+
+func (noIDMap) Root() bool            { return true }
+func (noIDMap) CanIDMap(string) error { return errors.New("the test says no") }
+
+// Where a file system cannot be idmapped the owner is mapped directly, and the result says so.
+func TestDirect(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	engine, err := native.New(native.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	c, err := quota.Probe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chown(b.workspace, 4321, 4321), os.Chown(filepath.Join(b.workspace, "file"), 4321, 4321)); err != nil {
+		t.Fatal(err)
+	}
+	direct := &bench{state: b.state, workspace: b.workspace, profile: b.profile}
+	direct.open(t, runner.Options{Engine: noIDMap{engine}, Cgroups: c})
+	defer direct.Close()
+	r := direct.sh("id -u; stat -c %u file; echo new > file; echo x > added; stat -c %u added")
+	r.Promote = runner.PromoteApply
+	res, out, errs := run(t, direct, r)
+	if out != "1000\n1000\n1000\n" || res.Verdict != runner.VerdictOK {
+		t.Fatalf("%q %q %+v", out, errs, res)
+	}
+	if len(res.Weaker) != 1 || res.Weaker[0].Control != isolation.ControlIDMap {
+		t.Fatalf("%+v", res.Weaker)
+	}
+	uid, _, err := hostfile.Owner(filepath.Join(b.workspace, "added"))
+	if err != nil || uid != 4321 {
+		t.Fatal(uid, err)
+	}
+	// It stays so, also for an engine that could.
+	again := b.sh("cat file; touch again && stat -c %u again")
+	again.Feature = res.Feature
+	if res, out, errs := run(t, b, again); out != "new\n1000\n" || len(res.Weaker) != 1 {
+		t.Fatalf("%q %q %+v", out, errs, res)
+	}
 }

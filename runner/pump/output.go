@@ -46,7 +46,7 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, bufferSize); return 
 // step is not held up while it dies, and discards. An error of r is its end: a terminal whose other side has been
 // closed answers EIO.
 func (o *Output) Copy(r io.Reader) (passed int64) {
-	b := buffers.Get().(*[]byte)
+	b := buffers.Get().(*[]byte) //nolint:errcheck // nothing else is ever put
 	defer buffers.Put(b)
 	for {
 		n, err := r.Read(*b)
