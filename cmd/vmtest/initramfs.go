@@ -95,10 +95,12 @@ func baseTree() (*tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s --list: %w", busybox, err)
 	}
-	for _, d := range []string{"dev", "etc/ssl/certs", "home", "mnt", "opt", "proc", "run", "srv", "sys", "tmp", "usr/lib", "usr/lib64", "usr/local/bin", "usr/sbin", "usr/share", "var"} {
+	for _, d := range []string{"dev", "etc/ssl/certs", "home", "mnt", "opt", "proc", "run", "srv", "sys", "usr/lib", "usr/lib64", "usr/local/bin", "usr/sbin", "usr/share", "var/lib"} {
 		t.dir(d, 0o755)
 	}
 	t.dir("root", 0o700)
+	t.dir("tmp", 0o1777)
+	t.dir("var/tmp", 0o1777)
 	t.dir("home/user", 0o750)
 	for _, d := range []string{"bin", "sbin", "lib", "lib64"} {
 		t.link(d, "usr/"+d)

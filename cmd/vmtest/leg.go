@@ -23,7 +23,7 @@ var modules = []string{"virtio_pci", "virtio_blk", "overlay", "loop", "tun"}
 // initPackage is the program that is PID 1 in the machine.
 const initPackage = "github.com/caisson-dev/caisson/cmd/vmtest/init"
 
-// diskBytes is the size of the sparse disk behind /var and /tmp.
+// diskBytes is the size of the sparse disk that becomes the root.
 const diskBytes = 4 << 30
 
 // run builds everything, boots the machine and prints what its tests print. It returns errFailed when the

@@ -6,8 +6,8 @@
 //	go run ./cmd/vmtest -v -packages ./quota -run OOM
 //
 // The kernel is an installed one (/boot/vmlinuz-*cloud*) or one that `.ci/kernel` has unpacked below
-// .cache/vmtest. The environment variable CAISSON_TEST_REQUIRE goes to the tests. A disk with ext4 is
-// mounted on /var and /tmp, because the older kernel cannot idmap a tmpfs.
+// .cache/vmtest. The environment variable CAISSON_TEST_REQUIRE goes to the tests. The root is a disk
+// with ext4, because the older kernel cannot idmap a tmpfs.
 //
 // The exit status is 0 when every test passed, 1 when one failed or the machine did not finish in its time
 // (kernel panics included), 2 when it could not be started.
@@ -38,7 +38,7 @@ type options struct {
 }
 
 // defaultPackages are those whose behaviour depends on the kernel and the cgroup version.
-const defaultPackages = "./quota,./isolation/isolationtest,./isolation/native,./runner/snapshot,./runner,./cmd/caisson"
+const defaultPackages = "./quota,./isolation/native,./isolation/isolationtest,./runner/snapshot,./runner,./cmd/caisson"
 
 // errFailed means that a test in the machine failed, and that the output says which.
 var errFailed = errors.New("tests failed in the virtual machine")

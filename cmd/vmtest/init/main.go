@@ -1,12 +1,13 @@
 //go:build linux
 
-// Command init is PID 1 of the virtual machine that cmd/vmtest boots. It leaves the initramfs for a tmpfs
-// (pivot_root and user namespaces refuse to work on the former), mounts what a system has, loads the
-// modules, runs the tests one after another and turns the machine off.
+// Command init is PID 1 of the virtual machine that cmd/vmtest boots. It loads the modules,
+// leaves the initramfs for a disk (pivot_root and user namespaces refuse to work on the former), mounts what a system
+// has, runs the tests one after another and turns the machine off.
 package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -36,7 +37,11 @@ func main() {
 // boot sets the machine up and waits for the process that runs the tests. PID 1 does not run them itself:
 // it inherits every orphan and must reap with wait4(-1), which would steal the tests' statuses.
 func boot() error {
-	if err := switchRoot(); err != nil {
+	c, err := readConfig()
+	if err != nil {
+		return err
+	}
+	if err := switchRoot(c.Modules); err != nil {
 		return err
 	}
 	if err := mountAll(); err != nil {
@@ -52,7 +57,7 @@ func boot() error {
 	for {
 		var status unix.WaitStatus
 		switch pid, err := unix.Wait4(-1, &status, 0, nil); {
-		case err == unix.EINTR:
+		case errors.Is(err, unix.EINTR):
 		case err != nil:
 			return fmt.Errorf("wait4: %w", err)
 		case pid == child.Pid && status.ExitStatus() != 0:
@@ -75,7 +80,7 @@ func tests() error {
 	r := &reporter{enc: json.NewEncoder(port)}
 	c, err := readConfig()
 	if err == nil {
-		err = prepare(c)
+		err = prepare()
 	}
 	if err != nil {
 		r.send(wire.Message{Kind: wire.Broken, Error: err.Error()})

@@ -12,20 +12,33 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/caisson-dev/caisson/cmd/vmtest/wire"
 )
 
-// newRoot is where the tmpfs is mounted before it becomes the root.
+// newRoot is where the disk is mounted before it becomes the root.
 const newRoot = "/.root"
 
-// switchRoot moves the initramfs' content into a tmpfs and makes that the root.
-func switchRoot() error {
+// disk is the first virtio disk.
+const disk = "/dev/vda"
+
+// switchRoot moves the initramfs' content onto the disk and makes that the root. A disk and not a tmpfs: before Linux
+// 6.3 a tmpfs cannot be idmapped, before 6.6 it has no user.* xattrs.
+func switchRoot(modules []string) error {
+	for _, m := range modules {
+		if err := loadModule(m); err != nil {
+			return err
+		}
+	}
 	if err := os.Mkdir(newRoot, 0o755); err != nil {
 		return err
 	}
-	if err := mount("tmpfs", newRoot, "tmpfs", 0, "size=90%,mode=755"); err != nil {
+	if err := mount("devtmpfs", "/dev", "devtmpfs", 0, ""); err != nil {
 		return err
+	}
+	if err := mount(disk, newRoot, "ext4", 0, ""); err != nil {
+		return err
+	}
+	if err := unix.Unmount("/dev", 0); err != nil {
+		return fmt.Errorf("umount /dev: %w", err)
 	}
 	if err := moveTree("/", newRoot); err != nil {
 		return err
@@ -132,28 +145,8 @@ func mountAll() error {
 	return nil
 }
 
-// prepare loads the modules and does what they are needed for.
-func prepare(c *wire.Config) error {
-	for _, m := range c.Modules {
-		if err := loadModule(m); err != nil {
-			return err
-		}
-	}
-	// A disk and not a tmpfs: before Linux 6.3 a tmpfs cannot be idmapped, before 6.6 it has no user.* xattrs.
-	if err := mount("/dev/vda", "/var", "ext4", 0, ""); err != nil {
-		return err
-	}
-	for dir, mode := range map[string]fs.FileMode{"/var/lib": 0o755, "/var/tmp": 0o777 | fs.ModeSticky} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return err
-		}
-		if err := os.Chmod(dir, mode); err != nil {
-			return err
-		}
-	}
-	if err := mount("/var/tmp", "/tmp", "", unix.MS_BIND, ""); err != nil {
-		return err
-	}
+// prepare does the rest of what a system does before anybody can work.
+func prepare() error {
 	// Debian's kernel has a switch of its own for user namespaces.
 	if err := os.WriteFile("/proc/sys/kernel/unprivileged_userns_clone", []byte("1"), 0o644); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

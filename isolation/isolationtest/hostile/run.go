@@ -3,14 +3,14 @@
 package hostile
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,7 +20,7 @@ import (
 // The subcommands of the program, for Main.
 const (
 	cmdAll  = "all"  // all HOST: runs every case, prints a Report
-	cmdCase = "case" // case NAME HOST: runs one, prints an Outcome
+	cmdFrom = "from" // from N HOST: runs the cases from the Nth on, prints an Outcome after each
 	cmdLook = "look" // prints a Report of what is there without trying anything
 )
 
@@ -48,10 +48,12 @@ func (r *Report) Holes() []Outcome {
 	return slices.DeleteFunc(slices.Clone(r.Outcomes), func(o Outcome) bool { return o.Refused || o.Skipped })
 }
 
-// Cases returns every case.
+// Cases returns every case, in the order of names: some are made from maps, and children must agree about it.
 func Cases() []Case {
-	return slices.Concat(procCases(), sysCases(), deviceCases(), mountCases(), fileCases(), namespaceCases(), processCases(),
+	cases := slices.Concat(procCases(), sysCases(), deviceCases(), mountCases(), fileCases(), namespaceCases(), processCases(),
 		credentialCases(), kernelCases(), networkCases(), ipcCases(), terminalCases(), archCases())
+	slices.SortFunc(cases, func(a, b Case) int { return strings.Compare(a.Name, b.Name) })
+	return cases
 }
 
 // Args returns the arguments that make the program try everything.
@@ -72,33 +74,30 @@ func Main(args []string) int {
 func command(args []string) error {
 	switch {
 	case len(args) == 2 && args[0] == cmdAll:
-		r := &Report{UID: os.Getuid(), Inherited: inherited()}
-		for _, c := range Cases() {
-			r.Outcomes = append(r.Outcomes, spawn(c, args[1]))
-		}
+		r := &Report{UID: os.Getuid(), Inherited: inherited(), Outcomes: runAll(args[1])}
 		return json.NewEncoder(os.Stdout).Encode(r)
-	case len(args) == 3 && args[0] == cmdCase:
+	case len(args) == 3 && args[0] == cmdFrom:
 		var h Host
 		if err := json.Unmarshal([]byte(args[2]), &h); err != nil {
 			return err
 		}
-		for _, c := range Cases() {
-			if c.Name == args[1] {
-				return json.NewEncoder(os.Stdout).Encode(attempt(c, &h))
+		n, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		out := json.NewEncoder(os.Stdout)
+		for _, c := range Cases()[n:] {
+			if err := out.Encode(judge(c, c.Try(&h))); err != nil {
+				return err
 			}
 		}
-		return fmt.Errorf("no case %s", args[1])
+		return nil
 	case len(args) == 1 && args[0] == cmdLook:
 		return json.NewEncoder(os.Stdout).Encode(&Report{UID: os.Getuid(), Inherited: inherited()})
 	case len(args) == 1 && args[0] == cmdWhoami:
 		return whoami()
 	}
-	return fmt.Errorf("usage: %s HOST | %s NAME HOST | %s | %s", cmdAll, cmdCase, cmdLook, cmdWhoami)
-}
-
-// attempt runs a case in this process.
-func attempt(c Case, h *Host) Outcome {
-	return judge(c, c.Try(h))
+	return fmt.Errorf("usage: %s HOST | %s N HOST | %s | %s", cmdAll, cmdFrom, cmdLook, cmdWhoami)
 }
 
 func judge(c Case, err error) Outcome {
@@ -116,27 +115,52 @@ func judge(c Case, err error) Outcome {
 	return o
 }
 
-// spawn runs a case in a child process.
-func spawn(c Case, host string) Outcome {
-	ctx, cancel := context.WithTimeout(context.Background(), caseTime)
-	defer cancel()
-	var out, errOut bytes.Buffer
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", cmdCase, c.Name, host)
+// runAll runs every case in child processes: one runs as many as it survives, the next goes on behind the case that
+// ended it. A process for each would take minutes on an emulated machine.
+func runAll(host string) []Outcome {
+	cases := Cases()
+	var outcomes []Outcome
+	for len(outcomes) < len(cases) {
+		got, end := runFrom(len(outcomes), host)
+		outcomes = append(outcomes, got...)
+		if len(outcomes) < len(cases) {
+			outcomes = append(outcomes, judge(cases[len(outcomes)], end))
+		}
+	}
+	return outcomes
+}
+
+// runFrom starts a child at the nth case. It returns the outcomes that the child reported, and how it ended: a refusal
+// of class Killed when a signal did that.
+func runFrom(n int, host string) (got []Outcome, end error) {
+	cmd := exec.Command("/proc/self/exe", cmdFrom, strconv.Itoa(n), host)
 	cmd.Args[0] = os.Args[0]
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	cmd.WaitDelay = time.Second
-	err := cmd.Run()
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && ctx.Err() == nil {
-		return judge(c, refuse(Killed, "killed by %v", unix.SignalName(status.Signal())))
-	}
-	var o Outcome
-	if err == nil {
-		err = json.Unmarshal(out.Bytes(), &o)
-	}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return Outcome{Name: c.Name, Gives: c.Gives, Detail: fmt.Sprintf("no answer: %v: %s", err, errOut.Bytes())}
+		return nil, err
 	}
-	return o
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	timer := time.AfterFunc(caseTime, func() { _ = cmd.Process.Kill() }) // or it has ended
+	for in := json.NewDecoder(out); ; {
+		var o Outcome
+		if err := in.Decode(&o); err != nil {
+			break // the child has ended, as intended or not
+		}
+		got = append(got, o)
+		timer.Reset(caseTime)
+	}
+	err = cmd.Wait()
+	status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	switch {
+	case !timer.Stop():
+		return got, fmt.Errorf("no answer within %v", caseTime)
+	case ok && status.Signaled():
+		return got, refuse(Killed, "killed by %v", unix.SignalName(status.Signal()))
+	}
+	return got, fmt.Errorf("the process ended: %w", err)
 }
 
 // LookArgs returns the arguments that make the program report without trying anything.
