@@ -39,7 +39,7 @@ a cold "go build" inside and outside (minutes) with --only build.`,
 	}
 	f := cmd.Flags()
 	f.IntVarP(&o.n, "number", "n", 100, "how often each figure is measured")
-	f.IntVar(&o.atOnce, "at-once", 100, "how many sandboxes at once; 0: none")
+	f.IntVar(&o.atOnce, "at-once", 100, "how many sandboxes at once, running or idle; 0: none")
 	f.StringSliceVar(&o.only, "only", nil, "groups: "+strings.Join(benchGroups, ", "))
 	return cmd
 }

@@ -23,8 +23,7 @@ const buildScript = `mkdir -p "$2/tmp" && GOCACHE="$2/cache" GOTMPDIR="$2/tmp" e
 func (b *bencher) build(ctx context.Context) error {
 	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
-		b.report.Skipped = append(b.report.Skipped, "build: no go: "+err.Error())
-		return nil
+		return fmt.Errorf("build: no go: %w", err) // it was asked for by name
 	}
 	self, err := os.Executable()
 	if err != nil {

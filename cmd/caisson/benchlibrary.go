@@ -17,8 +17,8 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
-// idleBoxes is how many idle sandboxes their memory is measured over, and idleRounds how often.
-const idleBoxes, idleRounds = 100, 3
+// idleRounds is how often the memory of idle sandboxes is measured.
+const idleRounds = 3
 
 // boxes makes sandboxes straight from the engine: each has what `caisson run` would give it.
 type boxes struct {
@@ -224,10 +224,13 @@ func (b *bencher) liveExec(ctx context.Context, m *boxes) error {
 // idleMemory is what the host has less of, divided by the number of sandboxes: the kernel's share, PID 1's
 // and our own. Layers and cgroups are made before, because their caches are not the sandbox's.
 func (b *bencher) idleMemory(ctx context.Context, m *boxes) error {
+	if b.o.atOnce == 0 {
+		return nil
+	}
 	b.line.set("library: memory")
 	var values []float64
 	for round := range idleRounds {
-		all := make([]*box, idleBoxes)
+		all := make([]*box, b.o.atOnce)
 		for i := range all {
 			x, err := m.prepare(fmt.Sprintf("idle%d-%d", round, i))
 			if err != nil {
@@ -252,11 +255,11 @@ func (b *bencher) idleMemory(ctx context.Context, m *boxes) error {
 		if err != nil {
 			return err
 		}
-		values = append(values, float64(before-after)/idleBoxes)
+		values = append(values, float64(before-after)/float64(b.o.atOnce))
 	}
 	b.add(figure{
 		Group: "library", Name: "idle_memory", Unit: "KB",
-		What: fmt.Sprintf("library: memory of an idle sandbox (of %d; host, supervisor's share included)", idleBoxes),
+		What: fmt.Sprintf("library: memory of an idle sandbox (of %d; host, supervisor's share included)", b.o.atOnce),
 	}, values)
 	return nil
 }

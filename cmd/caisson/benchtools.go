@@ -5,6 +5,7 @@ import (
 	"context"
 	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -247,7 +248,7 @@ func (b *bencher) docker(ctx context.Context) tool {
 	}
 	t.cleanup = func() {
 		// A cancelled bench removes its image too.
-		exec.CommandContext(context.WithoutCancel(ctx), path, "rmi", "--force", dockerImage).Run()
+		_ = exec.CommandContext(context.WithoutCancel(ctx), path, "rmi", "--force", dockerImage).Run()
 	}
 	t.args = func(int) []string {
 		return []string{path, "run", "--rm", "--network", "none", dockerImage, "/bin/busybox", "true"}
@@ -293,8 +294,7 @@ func importImage(ctx context.Context, docker, busybox, dir string) error {
 		return err
 	}
 	if out, err := load.CombinedOutput(); err != nil {
-		tar.Wait()
-		return fmt.Errorf("docker import: %w: %s", err, out)
+		return errors.Join(fmt.Errorf("docker import: %w: %s", err, out), tar.Wait())
 	}
 	return tar.Wait()
 }

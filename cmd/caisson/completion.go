@@ -35,6 +35,13 @@ func newCompletionCommand(a *app) *cobra.Command {
 	}
 }
 
+// completeFlag says how a flag's value is completed.
+func completeFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
 // completeFeatures offers the names of the features that are kept, at most limit of them on one line
 // (0: any number).
 func (a *app) completeFeatures(limit int) cobra.CompletionFunc {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"slices"
 )
 
 // diffWriter is standard output for a diff: buffered; on a terminal coloured, with control characters shown and
@@ -21,25 +22,22 @@ func (w *diffWriter) Write(p []byte) (int, error) {
 	if !w.terminal {
 		return w.out.Write(p)
 	}
-	n := len(p)
-	for len(p) > 0 {
-		i := bytes.IndexByte(p, '\n')
-		if i < 0 {
-			w.line = append(w.line, p...)
+	for line := range bytes.Lines(p) {
+		w.line = append(w.line, line...)
+		if !bytes.HasSuffix(line, []byte("\n")) {
 			break
 		}
-		w.emit(append(w.line, p[:i]...))
-		w.out.WriteByte('\n')
-		w.line, p = w.line[:0], p[i+1:]
+		if err := w.emit(); err != nil {
+			return 0, err
+		}
 	}
-	return n, nil
+	return len(p), nil
 }
 
 // Flush writes what is buffered.
 func (w *diffWriter) Flush() error {
-	if len(w.line) > 0 {
-		w.emit(w.line)
-		w.line = nil
+	if err := w.emit(); err != nil {
+		return err
 	}
 	return w.out.Flush()
 }
@@ -52,22 +50,26 @@ const (
 	reset = "\x1b[0m"
 )
 
-func (w *diffWriter) emit(line []byte) {
-	colour := ""
-	if w.colour {
-		colour = lineColour(line)
-	}
-	w.out.WriteString(colour)
-	for _, c := range line {
+// emit writes the line that has been gathered.
+func (w *diffWriter) emit() error {
+	text, end := bytes.CutSuffix(w.line, []byte("\n"))
+	var shown []byte
+	for _, c := range text {
 		if c < ' ' && c != '\t' || c == 0x7f {
-			w.out.Write([]byte{'^', c ^ 0x40})
+			shown = append(shown, '^', c^0x40)
 		} else {
-			w.out.WriteByte(c)
+			shown = append(shown, c)
 		}
 	}
-	if colour != "" {
-		w.out.WriteString(reset)
+	if colour := lineColour(text); w.colour && colour != "" {
+		shown = slices.Concat([]byte(colour), shown, []byte(reset))
 	}
+	if end {
+		shown = append(shown, '\n')
+	}
+	w.line = w.line[:0]
+	_, err := w.out.Write(shown)
+	return err
 }
 
 func lineColour(line []byte) string {

@@ -157,7 +157,7 @@ func (a *app) report(e *runner.Error, err error) {
 		event.Gates = blocked.verdicts
 	}
 	if a.wantsJSON() {
-		a.printJSON(event)
+		_ = a.printJSON(event) // if nobody reads it, nobody reads that either
 		return
 	}
 	a.reportLines(event.Code, event.Cause, event.Remedy)

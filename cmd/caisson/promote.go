@@ -28,7 +28,7 @@ lists them) are promoted only with --allow-protected and a glob that names them.
 	f.StringVar(&o.Kind, "as", runner.PromoteApply, "apply, or patch to write a unified diff to --patch-file")
 	f.StringVar(&o.PatchFile, "patch-file", "", "where --as patch writes")
 	f.StringArrayVar(&o.AllowProtected, "allow-protected", nil, "glob of protected paths that may be promoted; repeatable")
-	cmd.RegisterFlagCompletionFunc("as", cobra.FixedCompletions(
+	completeFlag(cmd, "as", cobra.FixedCompletions(
 		[]string{runner.PromoteApply, runner.PromotePatch}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }

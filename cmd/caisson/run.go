@@ -48,7 +48,10 @@ func newRunCommand(a *app) *cobra.Command {
 	f.BoolVarP(&o.interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
 	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal, joined to yours")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not say what became of the change")
-	cmd.RegisterFlagCompletionFunc("feature", a.completeFeatures(0))
+	completeFlag(cmd, "feature", a.completeFeatures(0))
+	completeFlag(cmd, "profile", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return profileNames(), cobra.ShellCompDirectiveDefault
+	})
 	return cmd
 }
 
@@ -151,7 +154,8 @@ func progressText(p runner.Progress) string {
 func (a *app) reportRun(r *runner.Result, o *runOptions) error {
 	code := exitCode(r)
 	if a.json {
-		a.printJSON(resultEvent{Event: "result", Result: r, ExitCode: code})
+		// Whoever does not read it still gets the task's exit code.
+		_ = a.printJSON(resultEvent{Event: "result", Result: r, ExitCode: code})
 	} else {
 		a.reportResult(r, o)
 	}

@@ -14,7 +14,7 @@ import (
 type runOptions struct {
 	workspace, feature, profile string
 	workdir                     string
-	env, labels                 []string
+	labels                      []string
 	patchFile                   string
 	allowProtected              []string
 

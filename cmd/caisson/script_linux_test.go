@@ -35,7 +35,10 @@ func asUser() {
 	err := errors.Join(unix.Setgroups(nil), unix.Setgid(ordinary), unix.Setuid(ordinary))
 	path, err2 := exec.LookPath(os.Args[1])
 	if err = errors.Join(err, err2); err == nil {
-		err = unix.Exec(path, os.Args[1:], append(os.Environ(), "HOME="+os.Getenv("USERHOME"), "CAISSON_STATE="))
+		home := os.Getenv("USERHOME")
+		err = unix.Exec(path, os.Args[1:], []string{
+			"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "USERHOME=" + home, "NO_COLOR=1",
+		})
 	}
 	fmt.Fprintln(os.Stderr, "asuser:", err)
 	os.Exit(1)

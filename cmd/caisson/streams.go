@@ -66,7 +66,7 @@ type stateEvent struct {
 }
 
 func (w *eventWriter) progress(p runner.Progress) {
-	w.write(stateEvent{
+	_ = w.write(stateEvent{ // a reader that has gone cancels the task
 		Event: "state", Time: time.Now().UTC(), Task: p.TaskID, Feature: p.Feature,
 		State: p.State, Step: p.Step, Message: p.Message,
 	})
@@ -98,7 +98,7 @@ func (s *eventStream) Write(p []byte) (int, error) {
 // flush writes what still waits for its rest.
 func (s *eventStream) flush() {
 	if len(s.cut) > 0 {
-		s.emit(s.cut)
+		_ = s.emit(s.cut) // likewise
 		s.cut = nil
 	}
 }

@@ -65,7 +65,7 @@ func (t *hostTerminal) winsize() runner.Winsize {
 func (t *hostTerminal) Restore() {
 	signal.Stop(t.winch)
 	close(t.done)
-	term.Restore(int(t.file.Fd()), t.saved)
+	_ = term.Restore(int(t.file.Fd()), t.saved)
 }
 
 // terminal is what runner needs of it.

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"regexp"
 	"strings"
@@ -94,7 +95,7 @@ func TestEventStream(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	s.Write([]byte{0xff, 0xfe, 'x', 0xe4, 0xb8}) // the last two begin a rune that never ends
+	_, _ = s.Write([]byte{0xff, 0xfe, 'x', 0xe4, 0xb8}) // the last two begin a rune that never ends
 	s.flush()
 	var got []byte
 	for line := range bytes.Lines(out.Bytes()) {
@@ -125,10 +126,14 @@ func TestTail(t *testing.T) {
 		errs.Reset()
 		x := &tail{lines: c.lines}
 		o, e := x.stream(&out), x.stream(&errs)
-		o.Write([]byte("first\none "))
-		e.Write([]byte("e1\n"))
-		o.Write([]byte("longer line\n"))
-		e.Write([]byte("e2\n"))
+		for _, w := range []struct {
+			to   io.Writer
+			text string
+		}{{o, "first\none "}, {e, "e1\n"}, {o, "longer line\n"}, {e, "e2\n"}} {
+			if _, err := io.WriteString(w.to, w.text); err != nil {
+				t.Fatal(err)
+			}
+		}
 		if err := x.replay(); err != nil || out.String() != c.stdout || errs.String() != c.stderr {
 			t.Errorf("%d lines: %q and %q, %v", c.lines, out.String(), errs.String(), err)
 		}
