@@ -246,7 +246,7 @@ func TestNoSpace(t *testing.T) {
 			return err
 		}
 		_, err = w.Promote(t.Context(), c, PromoteOptions{})
-		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "big2") {
+		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "/big") {
 			t.Errorf("promote: %v", err)
 		}
 		if d := differences(old, listing(t, ws)); d != "" {

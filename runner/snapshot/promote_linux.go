@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,13 +120,6 @@ func (p *promotion) run(ctx context.Context) error {
 	}
 	journal.Step("committed")
 	return p.w.finish(p.base, &p.plan)
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // replace stages everything and then puts it into place.

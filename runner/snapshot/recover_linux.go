@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -52,7 +53,7 @@ func Recover(dir string) error {
 	return w.undo(base, p)
 }
 
-// tidy removes what a reset that was cut short before or after everything that matters may have left.
+// tidy removes what was cut short before or after everything that matters.
 func (w *Workspace) tidy() error {
 	for _, name := range []string{journal.PlanFile + ".tmp", stateFile + ".tmp"} {
 		if err := ignoreMissing(os.Remove(filepath.Join(w.dir, name))); err != nil {
@@ -60,6 +61,13 @@ func (w *Workspace) tidy() error {
 		}
 	}
 	return Remove(context.Background(), filepath.Join(w.dir, nextUpper))
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // undo puts the old state back and forgets the plan. What others changed meanwhile is left as they made it.
@@ -82,29 +90,46 @@ func (w *Workspace) undo(base *beneath.Root, p *journal.Plan) error {
 	return nil
 }
 
-// finish cleans up after the new state has become irrevocable.
+// finish cleans up after the new state has become irrevocable: it empties the upper layer, starts the feature anew and
+// removes the stage.
 func (w *Workspace) finish(base *beneath.Root, p *journal.Plan) error {
-	if p.Stage != "" {
-		if err := base.RemoveAll(context.Background(), p.Stage); err != nil {
-			return err
-		}
-		journal.Step("cleaned")
-		// Making and removing the stage changed the root's time; the root comes first.
-		root := p.Dirs[0]
-		attr := &root.Old
-		if root.SetMtime {
-			attr = &root.New
-		}
-		root.Mode, root.Xattrs = false, false
-		if err := root.Set(base, attr, true); err != nil {
-			return base.Fail("restore", ".", err)
-		}
-	}
-	if err := w.reset(base); err != nil {
+	if err := p.RestoreRoot(base); err != nil {
 		return err
 	}
-	journal.Step("reset")
+	if err := w.emptyUpper(base); err != nil {
+		return err
+	}
+	journal.Step("emptied")
+	if err := w.clean(base, p); err != nil {
+		return err
+	}
+	journal.Step("cleaned")
+	if err := p.RestoreRoot(base); err != nil {
+		return err
+	}
+	w.state.Touched = nil
+	if err := w.begin(); err != nil {
+		return err
+	}
+	if err := w.save(true); err != nil {
+		return err
+	}
+	journal.Step("begun")
 	return w.forget(journal.DoneFile)
+}
+
+// clean removes what is no longer needed, on both sides at once: it is mostly waiting.
+func (w *Workspace) clean(base *beneath.Root, p *journal.Plan) error {
+	ctx := context.Background()
+	var group sync.WaitGroup
+	var old error
+	group.Go(func() { old = Remove(ctx, filepath.Join(w.dir, nextUpper)) })
+	err := w.Prepare()
+	if p.Stage != "" {
+		err = errors.Join(err, base.RemoveAll(ctx, p.Stage))
+	}
+	group.Wait()
+	return errors.Join(err, old)
 }
 
 func (w *Workspace) forget(name string) error {
@@ -117,11 +142,10 @@ func (w *Workspace) forget(name string) error {
 // nextUpper is the name of an upper layer that is not in use.
 const nextUpper = "upper.next"
 
-// reset replaces the upper layer by an empty one and starts the feature anew. It can be repeated.
-func (w *Workspace) reset(base *beneath.Root) error {
-	ctx := context.Background()
+// emptyUpper puts an empty upper layer in the place of the old one, which becomes the next. It can be repeated.
+func (w *Workspace) emptyUpper(base *beneath.Root) error {
 	next := filepath.Join(w.dir, nextUpper)
-	if err := Remove(ctx, next); err != nil {
+	if err := Remove(context.Background(), next); err != nil {
 		return err
 	}
 	if err := w.makeUpper(nextUpper, base); err != nil {
@@ -131,18 +155,7 @@ func (w *Workspace) reset(base *beneath.Root) error {
 	if err := unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, upper, unix.RENAME_EXCHANGE); err != nil {
 		return &fs.PathError{Op: "exchange", Path: upper, Err: err}
 	}
-	journal.Step("exchanged")
-	if err := Remove(ctx, next); err != nil {
-		return err
-	}
-	if err := w.Prepare(); err != nil {
-		return err
-	}
-	w.state.Touched = nil
-	if err := w.begin(); err != nil {
-		return err
-	}
-	return w.save(true)
+	return nil
 }
 
 // Remove removes a feature's directory with everything in it, whatever the modes and the depth, also one that was

@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -16,17 +17,30 @@ import (
 // copier copies one promotion's objects into its stage.
 type copier struct {
 	*promotion
-	ctx      context.Context
-	upper    beneath.Cursor // parents of the sources
-	base     beneath.Cursor
-	to       beneath.Cursor // parents in the stage
-	buf      []byte
-	noClone  bool              // the filesystems share no blocks
-	noRange  bool              // they do not copy in the kernel either
+	ctx   context.Context
+	upper beneath.Cursor // parents of the sources
+	base  beneath.Cursor
+	to    beneath.Cursor // parents in the stage
+	data  beneath.Copier
+}
+
+// stager makes a whole stage: directories, links and the like one after the other, then the plain files side by side,
+// then the directories' attributes.
+type stager struct {
+	copier
 	owner    Owner             // of the tree that is being copied
 	ready    map[string]string // first of a group of hard links → where it is in the stage
 	standing map[string]string // likewise → a member that the change leaves as it is, in the base
+	files    []stagedFile
 	dirs     []stagedDir
+}
+
+// stagedFile is a file to copy.
+type stagedFile struct {
+	path  string // in the stage
+	entry *Entry
+	owner Owner
+	op    *journal.Op // whose top it is; nil: it lies below that
 }
 
 // stagedDir is a directory whose attributes are set when everything below it is there.
@@ -53,22 +67,83 @@ func (p *promotion) makeStage() error {
 
 // fill copies the new side of every op into the stage.
 func (p *promotion) fill(ctx context.Context) error {
-	c := &copier{promotion: p, ctx: ctx, buf: make([]byte, small), ready: map[string]string{}}
-	c.upper.Root, c.base.Root, c.to.Root = p.upper, p.base, p.stage
-	defer c.upper.Close()
-	defer c.base.Close()
-	defer c.to.Close()
-	c.standing = p.c.standing()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s := &stager{copier: p.copier(ctx), ready: map[string]string{}, standing: p.c.standing()}
+	defer s.close()
 	for i := range p.plan.Ops {
-		if err := c.op(i); err != nil {
+		if err := s.op(i); err != nil {
 			return err
 		}
 		journal.Step("staging")
 	}
-	for _, d := range slices.Backward(c.dirs) {
-		if err := c.finishDir(&d); err != nil {
+	if err := s.copyFiles(cancel); err != nil {
+		return err
+	}
+	for _, d := range slices.Backward(s.dirs) {
+		if err := s.finishDir(&d); err != nil {
 			return p.stage.Fail("set attributes", d.path, err)
 		}
+	}
+	return nil
+}
+
+func (p *promotion) copier(ctx context.Context) copier {
+	return copier{
+		promotion: p, ctx: ctx, data: beneath.Copier{Buf: make([]byte, small)},
+		upper: beneath.Cursor{Root: p.upper}, base: beneath.Cursor{Root: p.base}, to: beneath.Cursor{Root: p.stage},
+	}
+}
+
+func (c *copier) close() {
+	c.upper.Close()
+	c.base.Close()
+	c.to.Close()
+}
+
+// copiers is how many files are copied at once. Making a file waits for the filesystem's journal more than it
+// computes, as removing one does.
+const copiers = 4
+
+// copyFiles copies the plain files; cancel ends all workers when one fails.
+func (s *stager) copyFiles(cancel context.CancelCauseFunc) error {
+	var group sync.WaitGroup
+	var step sync.Mutex
+	for i := range copiers {
+		part := s.files[i*len(s.files)/copiers : (i+1)*len(s.files)/copiers]
+		group.Go(func() {
+			c := s.promotion.copier(s.ctx)
+			defer c.close()
+			for n := range part {
+				if err := c.staged(&part[n]); err != nil {
+					cancel(err)
+					return
+				}
+				step.Lock()
+				journal.Step("copied")
+				step.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	return context.Cause(s.ctx)
+}
+
+// staged copies one plain file.
+func (c *copier) staged(f *stagedFile) error {
+	if c.ctx.Err() != nil {
+		return context.Cause(c.ctx)
+	}
+	dir, name, err := c.to.Parent(f.path)
+	if err != nil {
+		return c.stage.Fail("stage", f.entry.Path, err)
+	}
+	ino, err := c.file(f.entry, f.owner, dir, name)
+	if err != nil {
+		return c.stage.Fail("stage", f.entry.Path, err)
+	}
+	if f.op != nil {
+		f.op.New = ino
 	}
 	return nil
 }
@@ -85,64 +160,80 @@ func (c *Change) standing() map[string]string {
 	return all
 }
 
-// op copies one tree.
-func (c *copier) op(i int) error {
-	s := c.entries[i]
-	all := c.promotion.c.Entries
-	top := &all[s.from]
+// op makes one tree, without its plain files.
+func (s *stager) op(i int) error {
+	from, to := s.entries[i].from, s.entries[i].to
+	top := &s.c.Entries[from]
 	if top.Type == "" {
 		return nil
 	}
-	c.owner = c.owners[parentOf(top.Path)]
+	s.owner = s.owners[parentOf(top.Path)]
 	if top.OldType != "" {
-		c.owner = Owner{top.view.old.Uid, top.view.old.Gid}
+		s.owner = Owner{top.view.old.Uid, top.view.old.Gid}
 	}
-	for n := s.from; n < s.to; n++ {
-		e := &all[n]
+	for n := from; n < to; n++ {
+		e := &s.c.Entries[n]
 		if e.Type == "" {
 			continue
 		}
-		if c.ctx.Err() != nil {
-			return context.Cause(c.ctx)
+		if s.ctx.Err() != nil {
+			return context.Cause(s.ctx)
 		}
 		if !promotable(e.Type) {
-			c.skip(e)
+			s.skip(e)
 			continue
 		}
-		ino, err := c.copy(e, journal.Slot(i)+strings.TrimPrefix(e.Path, top.Path))
-		if err != nil {
-			return c.stage.Fail("stage", e.Path, err)
+		var o *journal.Op
+		if n == from {
+			o = &s.plan.Ops[i]
 		}
-		if n == s.from {
-			c.plan.Ops[i].New = ino
+		if err := s.make(e, journal.Slot(i)+strings.TrimPrefix(e.Path, top.Path), o); err != nil {
+			return s.stage.Fail("stage", e.Path, err)
 		}
 	}
 	return nil
 }
 
-// copy makes one object in the stage and returns its inode.
-func (c *copier) copy(e *Entry, path string) (uint64, error) {
-	dir, name, err := c.to.Parent(path)
+// make makes one object in the stage, or leaves a plain file for later. o is the op whose top it is, or nil.
+func (s *stager) make(e *Entry, path string, o *journal.Op) error {
+	first, linked := s.c.detail.linked[e.Path]
+	linked = linked && !e.view.inBase
+	if e.Type == File && !linked {
+		s.files = append(s.files, stagedFile{path, e, s.owner, o})
+		return nil
+	}
+	dir, name, err := s.to.Parent(path)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if first, ok := c.promotion.c.detail.linked[e.Path]; ok && !e.view.inBase {
-		done, err := c.link(e, first, dir, name)
-		if err != nil {
-			return 0, err
+	done := false
+	if linked {
+		if done, err = s.link(e, first, dir, name); err != nil {
+			return err
 		}
-		c.ready[first] = path
-		if done {
-			return journal.Inode(dir, name)
+		s.ready[first] = path
+	}
+	if !done {
+		if err := s.node(e, dir, name, path); err != nil {
+			return err
 		}
 	}
+	if o != nil {
+		o.New, err = journal.Inode(dir, name)
+	}
+	return err
+}
+
+// node makes one object that is no link of another.
+func (s *stager) node(e *Entry, dir int, name, path string) error {
+	var err error
 	switch e.Type {
 	case File:
-		return c.file(e, dir, name)
+		_, err = s.file(e, s.owner, dir, name)
+		return err
 	case Dir:
-		if err = unix.Mkdirat(dir, name, 0o700); err == nil {
-			c.dirs = append(c.dirs, stagedDir{path, e, c.owner})
-		}
+		s.dirs = append(s.dirs, stagedDir{path, e, s.owner})
+		return unix.Mkdirat(dir, name, 0o700)
 	case Symlink:
 		err = unix.Symlinkat(e.Link, dir, name)
 	case Fifo:
@@ -151,19 +242,14 @@ func (c *copier) copy(e *Entry, path string) (uint64, error) {
 		err = unix.ENOTSUP
 	}
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if e.Type != Dir {
-		if err := c.finishNode(e, dir, name); err != nil {
-			return 0, err
-		}
-	}
-	return journal.Inode(dir, name)
+	return s.finishNode(e, dir, name)
 }
 
 // finishNode gives a link or a fifo its attributes. The stage is ours alone: the name is what we made.
-func (c *copier) finishNode(e *Entry, dir int, name string) error {
-	err := unix.Fchownat(dir, name, int(c.owner.UID), int(c.owner.GID), unix.AT_SYMLINK_NOFOLLOW)
+func (s *stager) finishNode(e *Entry, dir int, name string) error {
+	err := unix.Fchownat(dir, name, int(s.owner.UID), int(s.owner.GID), unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil && (!errors.Is(err, unix.EPERM) || os.Geteuid() == 0) {
 		return err
 	}
@@ -175,19 +261,18 @@ func (c *copier) finishNode(e *Entry, dir int, name string) error {
 	return beneath.SetMtimeAt(dir, name, e.view.new.Mtim, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-func (c *copier) finishDir(d *stagedDir) error {
-	fd, err := c.stage.Open(d.path, beneath.ReadDir)
+func (s *stager) finishDir(d *stagedDir) error {
+	fd, err := s.stage.Open(d.path, beneath.ReadDir)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	c.owner = d.owner
-	return c.finish(fd, d.entry, nil)
+	return setAttributes(fd, d.entry, d.owner, nil)
 }
 
-// finish sets owner, attributes, mode and time, in an order in which none undoes another.
-func (c *copier) finish(fd int, e *Entry, keep []beneath.Xattr) error {
-	if err := chown(fd, c.owner); err != nil {
+// setAttributes sets owner, attributes, mode and time, in an order in which none undoes another.
+func setAttributes(fd int, e *Entry, owner Owner, keep []beneath.Xattr) error {
+	if err := chown(fd, owner); err != nil {
 		return err
 	}
 	for _, x := range keep {
@@ -218,7 +303,7 @@ func kept(name string) bool {
 }
 
 // file copies a regular file.
-func (c *copier) file(e *Entry, dir int, name string) (uint64, error) {
+func (c *copier) file(e *Entry, owner Owner, dir int, name string) (uint64, error) {
 	at := &c.upper
 	if e.view.inBase {
 		at = &c.base
@@ -242,10 +327,10 @@ func (c *copier) file(e *Entry, dir int, name string) (uint64, error) {
 		return 0, err
 	}
 	defer unix.Close(dst)
-	if err := c.data(dst, src, &e.view.new); err != nil {
+	if err := c.data.Copy(c.ctx, dst, src, &e.view.new); err != nil {
 		return 0, err
 	}
-	if err := c.finish(dst, e, keep); err != nil {
+	if err := setAttributes(dst, e, owner, keep); err != nil {
 		return 0, err
 	}
 	var st unix.Stat_t
@@ -255,10 +340,10 @@ func (c *copier) file(e *Entry, dir int, name string) (uint64, error) {
 
 // link makes a hard link instead of a copy, if another member of the group is there: in the stage, or in the base. The
 // base's can serve only while it has no other links: those are no part of the group.
-func (c *copier) link(e *Entry, first string, dir int, name string) (bool, error) {
-	if staged, ok := c.ready[first]; ok {
+func (s *stager) link(e *Entry, first string, dir int, name string) (bool, error) {
+	if staged, ok := s.ready[first]; ok {
 		// The cursor of the stage is in use for dir.
-		at := &beneath.Cursor{Root: c.stage}
+		at := &beneath.Cursor{Root: s.stage}
 		defer at.Close()
 		parent, base, err := at.Parent(staged)
 		if err != nil {
@@ -266,12 +351,12 @@ func (c *copier) link(e *Entry, first string, dir int, name string) (bool, error
 		}
 		return true, unix.Linkat(parent, base, dir, name, 0)
 	}
-	standing, ok := c.standing[first]
+	standing, ok := s.standing[first]
 	if !ok {
 		return false, nil
 	}
 	var st unix.Stat_t
-	parent, base, err := c.base.Parent(standing)
+	parent, base, err := s.base.Parent(standing)
 	if err == nil {
 		err = beneath.StatAt(parent, base, &st)
 	}
@@ -281,7 +366,7 @@ func (c *copier) link(e *Entry, first string, dir int, name string) (bool, error
 	if err != nil && !beneath.Gone(err) {
 		return false, err
 	}
-	c.report.note(e, "is no hard link of "+Quote(standing)+" any more")
+	s.report.note(e, "is no hard link of "+Quote(standing)+" any more")
 	return false, nil
 }
 
@@ -300,90 +385,4 @@ func (c *copier) keep(e *Entry) ([]beneath.Xattr, error) {
 	}
 	defer unix.Close(fd)
 	return beneath.ReadXattrs(fd, kept)
-}
-
-// data copies a file's content and keeps its holes.
-func (c *copier) data(dst, src int, st *unix.Stat_t) error {
-	sparse := st.Blocks*512 < st.Size
-	if st.Size <= int64(len(c.buf)) && !sparse {
-		n, err := beneath.ReadFull(src, c.buf[:st.Size])
-		if err != nil {
-			return err
-		}
-		return writeAt(dst, c.buf[:n], 0)
-	}
-	if !c.noClone {
-		if err := unix.IoctlFileClone(dst, src); err == nil {
-			return nil
-		}
-		c.noClone = true
-	}
-	if err := unix.Ftruncate(dst, st.Size); err != nil {
-		return err
-	}
-	for off := int64(0); off < st.Size; {
-		from, err := unix.Seek(src, off, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) {
-			break
-		}
-		to := st.Size
-		switch {
-		case errors.Is(err, unix.EINVAL):
-			from = off
-		case err != nil:
-			return err
-		default:
-			if to, err = unix.Seek(src, from, unix.SEEK_HOLE); err != nil {
-				return err
-			}
-		}
-		if err := c.extent(dst, src, from, min(to, st.Size)); err != nil {
-			return err
-		}
-		off = to
-	}
-	return nil
-}
-
-// extent copies one range, in the kernel where that can.
-func (c *copier) extent(dst, src int, from, to int64) error {
-	for from < to {
-		if c.ctx.Err() != nil {
-			return context.Cause(c.ctx)
-		}
-		if !c.noRange {
-			in, out := from, from
-			n, err := unix.CopyFileRange(src, &in, dst, &out, int(min(to-from, 64<<20)), 0)
-			if err == nil && n > 0 {
-				from += int64(n)
-				continue
-			}
-			if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EIO) {
-				return err
-			}
-			c.noRange = err != nil
-		}
-		n, err := beneath.Retry(func() (int, error) {
-			return unix.Pread(src, c.buf[:min(int64(len(c.buf)), to-from)], from)
-		})
-		if err != nil || n == 0 {
-			return err
-		}
-		if err := writeAt(dst, c.buf[:n], from); err != nil {
-			return err
-		}
-		from += int64(n)
-	}
-	return nil
-}
-
-func writeAt(fd int, b []byte, off int64) error {
-	for len(b) > 0 {
-		n, err := beneath.Retry(func() (int, error) { return unix.Pwrite(fd, b, off) })
-		if err != nil {
-			return err
-		}
-		b, off = b[n:], off+int64(n)
-	}
-	return nil
 }

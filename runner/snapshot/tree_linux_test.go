@@ -422,7 +422,8 @@ func TestUnprivileged(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	must(t, steps(os.WriteFile(exe, self, 0o755), os.Mkdir(home+"/tmp", 0o755), os.Chown(home+"/tmp", 12345, 12345)))
-	cmd := exec.Command(exe, "-test.run=^(TestUnprivileged|TestCreate|TestHandMade|TestDeep|TestHuge|TestDiscardKeeps|TestHomeMountpoint|TestStart|TestSecondFeature|TestCheck|TestTwoPromotes)$", "-test.v")
+	cmd := exec.Command(exe, "-test.v", "-test.run=^(TestUnprivileged|TestCreate|TestHandMade|TestDeep|TestHuge|"+
+		"TestDiscardKeeps|TestHomeMountpoint|TestStart|TestSecondFeature|TestCheck|TestTwoPromotes)$")
 	cmd.Env = append(os.Environ(), "TMPDIR="+home+"/tmp", "HOME="+home)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
@@ -441,7 +442,8 @@ func testUnprivileged(t *testing.T) {
 		GidMappings: []syscall.SysProcIDMap{{ContainerID: 1000, HostID: os.Getegid(), Size: 1}},
 		AmbientCaps: []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, unix.CAP_CHOWN, unix.CAP_MKNOD},
 	}
-	must(t, overlay.Run())
+	testenv.Need(t, "userns", overlay.Start())
+	must(t, overlay.Wait())
 	b.wantChange("modified dir x", "modified dir/a x", "added dir/h", "deleted dir/sub", "deleted dir/sub/c", "modified edit",
 		"type empty dir>file", "deleted gone", "type keep file>dir", "added keep/in", "link link keep>nowhere", "mode mode 0644>0711",
 		"added new", "added new/g =dir/h", "added new/pipe", "added new/tree", "added new/tree/f =dir/h",

@@ -49,7 +49,7 @@ type marks struct {
 // job is a directory that is in one of the views or in both.
 type job struct {
 	path  string
-	entry *Entry // of the directory itself, when it is in the new view; decided by visitDir
+	entry *Entry // of the directory itself, when it is in the new view; completed by decideDir
 	upper bool   // it is in the upper layer
 
 	// lower is the base directory whose names show through, if merged. For one in the upper it is where the
@@ -112,11 +112,12 @@ type found struct {
 	conflicts []Conflict
 	orphans   []orphan
 	twins     []Entry             // in the upper with several links, and otherwise no different from the base
-	same      []string            // in the upper, but no different from the base
+	same      []string            // in the upper, but as in the base
 	links     map[uint64][]string // what has several links in the upper, by inode
 }
 
-// orphan is a copy of a base object, no directory, that is not at its path any more: renamed by the feature, or removed by others.
+// orphan is a copy of a base object, no directory, that is not at its path any more: the feature renamed it, or others
+// removed it.
 type orphan struct{ path, origin string }
 
 // Change reads what the sandbox changed. Entries, counts and digest are exact when nobody writes in the feature;

@@ -198,6 +198,22 @@ func (d *DirOp) Restore(base *beneath.Root) error {
 	return d.Set(base, &d.Old, true)
 }
 
+// RestoreRoot sets the time of the workspace's root, which making and removing the stage changed, to what it is in the
+// new state.
+func (p *Plan) RestoreRoot(base *beneath.Root) error {
+	if p.Stage == "" {
+		return nil
+	}
+	root := DirOp{Old: p.Dirs[0].Old}
+	if p.Dirs[0].SetMtime {
+		root.Old = p.Dirs[0].New
+	}
+	if err := root.Restore(base); err != nil {
+		return base.Fail("restore", ".", err)
+	}
+	return nil
+}
+
 // AttrOf is what stat tells of a directory's attributes.
 func AttrOf(st *unix.Stat_t) DirAttr {
 	return DirAttr{Mode: st.Mode & 0o7777, Mtime: [2]int64{st.Mtim.Sec, st.Mtim.Nsec}}
