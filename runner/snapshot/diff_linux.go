@@ -205,7 +205,7 @@ func (d *differ) text(e *Entry, quiet bool) error {
 	case binary:
 		fmt.Fprintf(&d.out, "Binary files %s and %s differ\n", a, b)
 	case differs:
-		return unified.Hunks(&d.out, a, b, str(old), str(now), d.o.Context)
+		return unified.Hunks(&d.out, unified.Text{Name: a, Content: str(old)}, unified.Text{Name: b, Content: str(now)}, d.o.Context)
 	}
 	return nil
 }

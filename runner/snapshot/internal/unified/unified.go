@@ -73,22 +73,26 @@ func label(name string) string {
 	return name
 }
 
+// Text is one side of a difference.
+type Text struct{ Name, Content string }
+
 // Hunks prints the differences of two texts, with their names and some lines of context around each.
-func Hunks(out *bytes.Buffer, a, b, old, now string, context int) error {
-	fmt.Fprintf(out, "--- %s\n+++ %s\n", label(a), label(b))
+func Hunks(out *bytes.Buffer, old, now Text, context int) error {
+	fmt.Fprintf(out, "--- %s\n+++ %s\n", label(old.Name), label(now.Name))
 	switch {
-	case old == "":
-		fmt.Fprintf(out, "@@ -0,0 +%s @@\n", span(1, lines(now)))
-		whole(out, '+', now)
+	case old.Content == "":
+		fmt.Fprintf(out, "@@ -0,0 +%s @@\n", span(1, lines(now.Content)))
+		whole(out, '+', now.Content)
 		return nil
-	case now == "":
-		fmt.Fprintf(out, "@@ -%s +0,0 @@\n", span(1, lines(old)))
-		whole(out, '-', old)
+	case now.Content == "":
+		fmt.Fprintf(out, "@@ -%s +0,0 @@\n", span(1, lines(old.Content)))
+		whole(out, '-', old.Content)
 		return nil
 	}
-	u, err := udiff.ToUnifiedDiff(a, b, old, udiff.Lines(old, now), context)
+	edits := udiff.Lines(old.Content, now.Content)
+	u, err := udiff.ToUnifiedDiff(old.Name, now.Name, old.Content, edits, context)
 	if err != nil {
-		return fmt.Errorf("diff of %s: %w", b, err)
+		return fmt.Errorf("diff of %s: %w", now.Name, err)
 	}
 	for _, h := range u.Hunks {
 		hunk(out, h)
