@@ -30,7 +30,10 @@ const version = 1
 var pragmas = []string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)"}
 
 // Store is a runner.Journal in SQLite.
-type Store struct{ db *sql.DB }
+type Store struct {
+	db   *sql.DB
+	path string // "" in memory
+}
 
 var _ runner.Journal = (*Store)(nil)
 
@@ -50,6 +53,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err != nil {
 		return nil, failure(err)
 	}
+	s.path = path
 	if err := s.check(ctx, path); err != nil {
 		_ = s.db.Close()
 		return nil, failure(err)
@@ -70,8 +74,13 @@ func Memory(ctx context.Context) (*Store, error) {
 	return s, nil
 }
 
-// Close closes the store.
-func (s *Store) Close() error { return failure(s.db.Close()) }
+// Close closes the store. Its log stays; see keepLog.
+func (s *Store) Close() error {
+	if s.path != "" {
+		defer keepLog(s.path)()
+	}
+	return failure(s.db.Close())
+}
 
 func connect(dsn string) (*Store, error) {
 	db, err := sql.Open("sqlite", dsn)
