@@ -47,16 +47,13 @@ func (t *task) prepare(ctx context.Context) (err error) {
 	if t.ids, err = t.s.idsOf(&t.feature); err != nil {
 		return err
 	}
-	var root isolation.Rootfs
 	var init *quota.Leaf
 	var g errgroup.Group
-	g.Go(func() error { return t.makeLayers() })
-	g.Go(func() (err error) { root, err = t.s.root(t.req.Profile, t.mounts); return err })
 	g.Go(func() (err error) { init, err = t.makeGroup(ctx); return err })
-	if err := g.Wait(); err != nil {
+	if err := errors.Join(t.makeLayers(), g.Wait(), t.rooting.Wait()); err != nil {
 		return err
 	}
-	spec, err := t.spec(root, stacks(t.layers.Stacks()))
+	spec, err := t.spec(t.root, stacks(t.layers.Stacks()))
 	if err != nil {
 		return err
 	}
@@ -134,8 +131,14 @@ func (t *task) makeGroup(ctx context.Context) (*quota.Leaf, error) {
 	return g.Leaf("init", nil)
 }
 
-// root makes the root file system: its directory of mount points, and what is bound over it.
-func (s *Supervisor) root(p *profiles.Effective, mounts []isolation.Bind) (isolation.Rootfs, error) {
+// makeRoot is what of prepare can be done before there is a place for the task.
+func (t *task) makeRoot() (err error) {
+	t.root, err = t.s.rootfs(t.req.Profile, t.mounts)
+	return err
+}
+
+// rootfs makes the root file system: its directory of mount points, and what is bound over it.
+func (s *Supervisor) rootfs(p *profiles.Effective, mounts []isolation.Bind) (isolation.Rootfs, error) {
 	cache := filepath.Join(s.state, "roots")
 	r, err := rootOf(p, cache)
 	if err != nil {
@@ -298,7 +301,7 @@ func (s *Supervisor) describe(t *task) (*isolation.Spec, error) {
 		return nil, typed(err, "mapping ids")
 	}
 	t.dir = s.featureDir(t.feature.ID)
-	root, err := s.root(t.req.Profile, t.mounts)
+	root, err := s.rootfs(t.req.Profile, t.mounts)
 	if err != nil {
 		return nil, typed(err, "describing the root file system")
 	}

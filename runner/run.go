@@ -34,6 +34,7 @@ func (s *Supervisor) Run(ctx context.Context, r Request) (*Result, error) {
 		return nil, err
 	}
 	defer t.forward(cancel)()
+	t.rooting.Go(t.makeRoot)              // needs nothing of what follows
 	if err := t.submit(ctx); err != nil { // the feature's lock, a record in the journal
 		return nil, errors.Join(err, t.release())
 	}
@@ -78,6 +79,8 @@ type task struct {
 	sandbox isolation.Sandbox
 	change  *snapshot.Change
 
+	rooting  errgroup.Group // of the root file system, into root
+	root     isolation.Rootfs
 	removing errgroup.Group // of the cgroup
 
 	current     atomic.Pointer[isolation.Execution] // what signals go to
@@ -207,10 +210,9 @@ func (t *task) signal(sig os.Signal) bool {
 
 // seal ends everything that runs, and reads what changed.
 func (t *task) seal(ctx context.Context) error {
-	if err := t.to(ctx, StateSealing, "the steps have ended", nil); err != nil {
-		return err
-	}
-	if err := t.stop(ctx); err != nil {
+	var g errgroup.Group // a crash between the two is one in either state
+	g.Go(func() error { return t.to(ctx, StateSealing, "the steps have ended", nil) })
+	if err := errors.Join(t.stop(ctx), g.Wait()); err != nil {
 		return err
 	}
 	c, err := t.layers.Change(ctx)
@@ -310,10 +312,16 @@ func (t *task) end(ctx context.Context) error {
 	t.plan(t.res.State, string(t.res.Verdict), nil)
 	last := &t.pending[len(t.pending)-1]
 	last.Result, last.Forget = text, remove
-	if err := t.s.opt.Journal.Move(ctx, t.pending...); err != nil || !remove {
+	if !remove {
+		return t.s.opt.Journal.Move(ctx, t.pending...)
+	}
+	var g errgroup.Group
+	g.Go(func() error { return snapshot.Remove(ctx, gone, "lock") })
+	// As long as there is a record, the lock has to say that we live.
+	if err := errors.Join(t.s.opt.Journal.Move(ctx, t.pending...), g.Wait()); err != nil {
 		return err
 	}
-	return removeLast(ctx, gone)
+	return snapshot.Remove(ctx, gone)
 }
 
 // endOf is the last state of a task with a verdict.
@@ -339,6 +347,7 @@ func (t *task) result(err error) *Result {
 
 // release gives back what others wait for.
 func (t *task) release() error {
+	_ = t.rooting.Wait() // if it mattered, prepare has said so
 	return errors.Join(t.slot.Release(), t.lock.Release())
 }
 
