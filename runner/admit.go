@@ -139,8 +139,11 @@ func (s *Supervisor) enforceable(ctx context.Context, r *Request, t *task) error
 				Reason: "network " + st.Network + ": this version has no egress gateway", Remedy: "--network none"}
 		}
 	}
-	if uid, gid := t.user(&r.Steps[0]); uid == 0 || gid == 0 {
-		if required(p, isolation.ControlNonRoot) {
+	for i := range r.Steps {
+		if err := s.mappable(t.user(&r.Steps[i])); err != nil {
+			return err
+		}
+		if uid, gid := t.user(&r.Steps[i]); (uid == 0 || gid == 0) && required(p, isolation.ControlNonRoot) {
 			return &isolation.UnsupportedError{Control: isolation.ControlNonRoot, Reason: "the command would run as root inside",
 				Remedy: "use another id with -u, or --allow-weaker nonroot"}
 		}
@@ -158,6 +161,17 @@ func (s *Supervisor) enforceable(ctx context.Context, r *Request, t *task) error
 		if !required(p, c) && (gone || c != isolation.ControlCgroups) {
 			t.weaker = append(t.weaker, c)
 		}
+	}
+	return nil
+}
+
+// mappable refuses ids that the sandbox does not have.
+func (s *Supervisor) mappable(uid, gid uint32) error {
+	switch {
+	case !s.privileged() && (uid != inside || gid != inside):
+		return refuse(CodeUsage, "leave -u out, or run caisson as root", "without root a sandbox has one id, %d; not %d:%d", inside, uid, gid)
+	case uid >= rangeIDs-1 || gid >= rangeIDs-1: // the last one stands for an owner beyond the range
+		return refuse(CodeUsage, fmt.Sprintf("use ids up to %d", rangeIDs-2), "a sandbox has no id %d:%d", uid, gid)
 	}
 	return nil
 }

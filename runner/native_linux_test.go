@@ -239,6 +239,24 @@ func TestConflict(t *testing.T) {
 	}
 }
 
+// Two features of one workspace know nothing of each other until one is promoted over what the other changed too.
+func TestTwoFeaturesOnOneWorkspace(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	one, _, _ := run(t, b, b.sh("echo one > file; echo one > one"))
+	two, _, _ := run(t, b, b.sh("cat file; echo two > file"))
+	three, _, _ := run(t, b, b.sh("test ! -e one && echo three > three"))
+	for _, ref := range []string{one.Feature, three.Feature} {
+		if _, err := b.Promote(t.Context(), ref, runner.PromoteOptions{}); err != nil {
+			t.Fatal(ref, err)
+		}
+	}
+	_, err := b.Promote(t.Context(), two.Feature, runner.PromoteOptions{})
+	wantError(t, err, runner.CodeConflict, runner.ExitRefused)
+	if b.read(t, "file") != "one\n" || b.read(t, "one") != "one\n" || b.read(t, "three") != "three\n" {
+		t.Fatal("not what was promoted")
+	}
+}
+
 func TestInput(t *testing.T) {
 	b := newNative(t, runner.Options{})
 	text := strings.Repeat("some text\n", 100_000)

@@ -2,7 +2,9 @@ package runner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -82,7 +84,7 @@ func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) 
 		if t := record.Last; t != nil {
 			promoted = promoted || t.State == StatePromoting
 			gone = gone || t.Remove
-			if err := s.interrupt(ctx, t); err != nil {
+			if err := s.interrupt(ctx, f, t); err != nil {
 				return err
 			}
 			r.Interrupted = append(r.Interrupted, t.ID)
@@ -118,12 +120,24 @@ func (s *Supervisor) unfinished(ctx context.Context, id string) (mine []FeatureR
 }
 
 // interrupt writes the end of a task whose supervisor died.
-func (s *Supervisor) interrupt(ctx context.Context, t *TaskRecord) error {
-	m := Move{TaskID: t.ID, From: t.State, To: StateInterrupted, Cause: "its supervisor died while it was " + string(t.State)}
+func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, t *TaskRecord) error {
+	r := Result{
+		TaskID: t.ID, Feature: f.Name, FeatureID: f.ID, Workspace: f.Workspace, State: StateInterrupted, Verdict: VerdictInterrupted,
+		Code: string(VerdictInterrupted), Cause: "its supervisor died while it was " + string(t.State), Kept: !t.Remove,
+		Remedy: fmt.Sprintf("run it again with --feature %s, or: caisson discard %s", f.Name, f.Name),
+		Created: t.Created, Ended: time.Now(), ProfileDigest: t.ProfileDigest,
+	}
+	m := Move{TaskID: t.ID, From: t.State, To: StateInterrupted, Cause: r.Cause}
 	for _, st := range t.Steps {
 		if st.State == StepRunning {
 			m.Step = &StepMove{N: st.N, From: StepRunning, To: StepInterrupted}
+			st.State = StepInterrupted
 		}
+		r.Steps = append(r.Steps, StepResult{N: st.N, Args: st.Args, State: st.State})
+	}
+	var err error
+	if m.Result, err = json.Marshal(&r); err != nil {
+		return err
 	}
 	return s.opt.Journal.Move(ctx, m)
 }

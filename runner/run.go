@@ -238,6 +238,9 @@ func (t *task) validate(ctx context.Context) error {
 	}
 	if gates.Blocked(t.res.Gates) && t.res.Verdict == VerdictOK {
 		blocked := blockedError(t.feature.Name)
+		if t.req.Remove {
+			blocked.Remedy = "run it without --rm to look at the change"
+		}
 		t.fail(VerdictGate, blocked.Code, blocked.Cause, blocked.Remedy)
 	}
 	return nil

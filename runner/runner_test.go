@@ -22,6 +22,14 @@ import (
 	"github.com/caisson-dev/caisson/runner/store"
 )
 
+// rootCode is how root inside is refused: as an ordinary user there is no such id.
+func rootCode() string {
+	if os.Geteuid() != 0 {
+		return runner.CodeUsage
+	}
+	return runner.CodeUnsupported
+}
+
 func wantError(t *testing.T, err error, code string, exit int) *runner.Error {
 	t.Helper()
 	e, ok := errors.AsType[*runner.Error](err)
@@ -117,13 +125,18 @@ func TestRefusals(t *testing.T) {
 			p.Controls.Required = append(slices.Clone(p.Controls.Required), isolation.ControlDiskQuota)
 			r.Profile = &p
 		}, runner.CodeUnsupported},
-		"root":                {func(r *runner.Request) { u := uint32(0); r.Steps[0].UID = &u }, runner.CodeUnsupported},
-		"cgroups":             {func(r *runner.Request) { r.Profile = loadProfile(t, nil) }, runner.CodeUnsupported},
-		"missing workspace":   {func(r *runner.Request) { r.Workspace = "/nonexistent" }, runner.CodeWorkspace},
-		"file as workspace":   {func(r *runner.Request) { r.Workspace = file }, runner.CodeWorkspace},
-		"the state directory": {func(r *runner.Request) { r.Workspace = b.state }, runner.CodeWorkspace},
-		"above the state":     {func(r *runner.Request) { r.Workspace = filepath.Dir(b.state) }, runner.CodeWorkspace},
-		"inside the state":    {func(r *runner.Request) { r.Workspace = filepath.Join(b.state, "tmp") }, runner.CodeWorkspace},
+		"root": {func(r *runner.Request) { u := uint32(0); r.Steps[0].UID = &u }, rootCode()},
+		"root in step 2": {func(r *runner.Request) {
+			u := uint32(0)
+			r.Steps = append(r.Steps, runner.Step{Args: []string{"true"}, UID: &u})
+		}, rootCode()},
+		"an id beyond the map": {func(r *runner.Request) { u := uint32(70000); r.Steps[0].UID = &u }, runner.CodeUsage},
+		"cgroups":              {func(r *runner.Request) { r.Profile = loadProfile(t, nil) }, runner.CodeUnsupported},
+		"missing workspace":    {func(r *runner.Request) { r.Workspace = "/nonexistent" }, runner.CodeWorkspace},
+		"file as workspace":    {func(r *runner.Request) { r.Workspace = file }, runner.CodeWorkspace},
+		"the state directory":  {func(r *runner.Request) { r.Workspace = b.state }, runner.CodeWorkspace},
+		"above the state":      {func(r *runner.Request) { r.Workspace = filepath.Dir(b.state) }, runner.CodeWorkspace},
+		"inside the state":     {func(r *runner.Request) { r.Workspace = filepath.Join(b.state, "tmp") }, runner.CodeWorkspace},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -515,10 +528,13 @@ func TestRecoverFromTheJournal(t *testing.T) {
 					b.clean(t)
 					return
 				}
-				if err != nil || f.State != runner.StateInterrupted {
+				if err != nil || f.State != runner.StateInterrupted || f.Verdict != runner.VerdictInterrupted {
 					t.Fatalf("%+v %v", f, err)
 				}
 				task := f.Tasks[1]
+				if task.Result == nil || task.Result.Cause == "" || task.Result.Remedy == "" || len(task.Result.Steps) != 2 {
+					t.Fatalf("%+v", task.Result)
+				}
 				want := runner.StepNotStarted
 				if len(path) > 1 {
 					want = runner.StepInterrupted

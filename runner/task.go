@@ -32,8 +32,8 @@ type Request struct {
 	Remove         bool     // --rm: the feature goes away with its change when the task has ended
 	Labels         map[string]string
 
-	// TTY allocates a terminal inside; Terminal is then used instead of Stdin, Stdout and Stderr. Interactive
-	// says that Stdin is to be read; without it, and with a nil Stdin, the command reads end of file.
+	// TTY allocates a terminal inside; Terminal is then used instead of Stdin, Stdout and Stderr. What is read (Stdin, or
+	// Terminal.In) may be nil: the command then reads end of file. Interactive is for the record.
 	TTY, Interactive bool
 	Stdin            io.Reader
 	Stdout, Stderr   io.Writer // nil: the output goes to the log alone
