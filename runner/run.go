@@ -229,10 +229,6 @@ func (t *task) validate(ctx context.Context) error {
 		t.plan(StateValidating, "nothing changed", nil)
 		return nil
 	}
-	if t.req.Remove && t.req.Promote == PromoteNone {
-		t.plan(StateValidating, "the change goes nowhere", nil)
-		return nil
-	}
 	if err := t.to(ctx, StateValidating, "the change is sealed", nil); err != nil {
 		return err
 	}
