@@ -124,7 +124,7 @@ func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, t *TaskRec
 	r := Result{
 		TaskID: t.ID, Feature: f.Name, FeatureID: f.ID, Workspace: f.Workspace, State: StateInterrupted, Verdict: VerdictInterrupted,
 		Code: string(VerdictInterrupted), Cause: "its supervisor died while it was " + string(t.State), Kept: !t.Remove,
-		Remedy: fmt.Sprintf("run it again with --feature %s, or: caisson discard %s", f.Name, f.Name),
+		Remedy:  fmt.Sprintf("run it again with --feature %s, or: caisson discard %s", f.Name, f.Name),
 		Created: t.Created, Ended: time.Now(), ProfileDigest: t.ProfileDigest,
 	}
 	m := Move{TaskID: t.ID, From: t.State, To: StateInterrupted, Cause: r.Cause}

@@ -265,10 +265,10 @@ func (a *attempt) timeout() time.Duration {
 	return time.Duration(a.t.req.Profile.Limits.Timeout)
 }
 
-// watchOOM tells when the kernel has killed a process of the step for want of memory: then the rest has to go too. On
-// version 2 the kernel does that itself.
+// watchOOM tells when the kernel has killed a process of the step for want of memory: then the rest has to go too. Version
+// 2 does that itself (memory.oom.group), but only where the limit is the step's own.
 func (a *attempt) watchOOM(ctx context.Context) (<-chan struct{}, error) {
-	if a.leaf == nil || a.t.s.opt.Cgroups.Mode() == quota.ModeV2 {
+	if a.leaf == nil {
 		return nil, nil
 	}
 	return a.leaf.WatchOOM(ctx)
