@@ -278,10 +278,14 @@ func TestManyProcesses(t *testing.T) {
 	if err != nil || len(list) != 40 {
 		t.Fatalf("%d features, %v", len(list), err)
 	}
+	var ids []string
 	for _, f := range list {
-		if f.State != runner.StateSucceeded {
+		if ids = append(ids, f.ID); f.State != runner.StateSucceeded {
 			t.Errorf("%s is %s", f.Name, f.State)
 		}
 	}
 	b.clean(t)
+	if found, err := leaktest.Find(ids...); err != nil || len(found) > 0 {
+		t.Error(found, err)
+	}
 }
