@@ -31,7 +31,8 @@ func TestTerminal(t *testing.T) {
 func testTerminal(t *testing.T, end func(*os.File, *os.Process) error) {
 	dir := t.TempDir()
 	cmd := exec.Command("caisson", "--state-dir", dir+"/state", "run", "--rm", "-t", "--workspace", t.TempDir(), "--",
-		"sh", "-c", `trap "stty size; echo resized" WINCH; trap "exit 7" TERM; stty size; echo ready; until read line; do :; done; exit 7`)
+		"sh", "-c", `trap "stty size; echo resized" WINCH; trap "exit 7" TERM
+			until [ "$(stty size)" = "33 77" ]; do :; done; echo ready; until read line; do :; done; exit 7`)
 	tty, slave, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
@@ -47,11 +48,13 @@ func testTerminal(t *testing.T, end func(*os.File, *os.Process) error) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	watchdog := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+	watchdog := time.AfterFunc(20*time.Second, func() { // then reading the master ends, because nobody has the slave
+		_ = cmd.Process.Kill()
+		_ = slave.Close()
+	})
 	defer watchdog.Stop()
 
 	screen := bufio.NewReader(tty)
-	readUntil(t, screen, "33 77")
 	readUntil(t, screen, "ready")
 	if during := termios(t, slave); during.Lflag&unix.ICANON != 0 || during.Lflag&unix.ECHO != 0 {
 		t.Error("the terminal is not raw while the command runs")
