@@ -111,6 +111,9 @@ func testArgs(o options) []string {
 	if o.Run != "" {
 		args = append(args, "-test.run="+o.Run)
 	}
+	if o.Short {
+		args = append(args, "-test.short")
+	}
 	if o.Verbose {
 		args = append(args, "-test.v")
 	}

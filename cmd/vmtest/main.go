@@ -31,6 +31,7 @@ type options struct {
 	Packages []string      // as `go list` takes them
 	Run      string        // -test.run
 	Verbose  bool          // -test.v
+	Short    bool          // -test.short
 	MemoryMB int           // of the machine
 	Timeout  time.Duration // of the machine, from power-on
 	Drives   []string      // raw disk images, from /dev/vdb on
@@ -72,6 +73,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.StringVar(&packages, "packages", defaultPackages, "comma-separated `packages` to test")
 	f.StringVar(&o.Run, "run", "", "run only tests that match the `pattern`")
 	f.BoolVar(&o.Verbose, "v", false, "print every test's name and result")
+	f.BoolVar(&o.Short, "short", true, "let tests that repeat something do so less often: the machine is slow")
 	f.IntVar(&o.MemoryMB, "mem", 2048, "memory of the machine in `MiB`")
 	f.DurationVar(&o.Timeout, "timeout", 15*time.Minute, "hard limit on the machine's running time")
 	f.StringVar(&drives, "drive", "", "comma-separated raw disk `images`, /dev/vdb and so on in the machine")

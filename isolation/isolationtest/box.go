@@ -261,6 +261,14 @@ func collect(t *testing.T) collector {
 // patience is how long anything may take that should be immediate; the virtual machine is slow.
 const patience = time.Minute
 
+// repeat is how often to do what a test does n times: less with -short, for the virtual machine.
+func repeat(n int) int {
+	if testing.Short() {
+		return max(n/10, 1)
+	}
+	return n
+}
+
 func wait(t *testing.T, x isolation.Execution) isolation.ExitStatus {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -352,8 +351,7 @@ func (s *suite) testWatch(t *testing.T) {
 	p.Stdin = in
 	x, out := b.ready(t, p)
 	quick := b.process(t, "exit", "0")
-	// Often enough to meet the moment before execve; an emulated machine needs half a minute for as many.
-	for start, n := time.Now(), 0; n < 300 && (n < 30 || time.Since(start) < 5*time.Second); n++ {
+	for range repeat(300) { // often enough to meet the moment before execve
 		x, err := b.Exec(t.Context(), quick)
 		must(t, err)
 		wait(t, x)

@@ -129,7 +129,7 @@ func (s *suite) testConcurrentStarts(t *testing.T) {
 func (s *suite) testManyExecs(t *testing.T) {
 	b := s.start(t)
 	p := b.process(t, "exit", "0")
-	for i := range 100 {
+	for i := range repeat(200) {
 		x, err := b.Exec(t.Context(), p) // one cgroup for all
 		if err != nil {
 			t.Fatalf("exec %d: %v", i, err)
