@@ -401,7 +401,8 @@ func TestTerminal(t *testing.T) {
 	defer keys.Close()
 	resize := make(chan runner.Winsize, 1)
 	var out bytes.Buffer
-	r := b.sh("stty size; test -t 0 && test -t 1 && test -t 2 && echo $TERM; read line; stty size; echo got $line; tty")
+	// The size comes an instant after the command has begun, as a change that it is told of.
+	r := b.sh("while test \"$(stty size)\" = '0 0'; do sleep 0.01; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo $TERM; read line; stty size; echo got $line; tty")
 	r.TTY, r.Interactive = true, true
 	step := 0
 	r.Terminal = runner.Terminal{In: in, Name: "vt100", Size: runner.Winsize{Rows: 11, Cols: 22}, Resize: resize,
