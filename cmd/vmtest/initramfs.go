@@ -115,7 +115,7 @@ func baseTree() (*tree, error) {
 	t.bytes("etc/shadow", []byte("root:*:19000:0:99999:7:::\n"), 0o600)
 	t.bytes("etc/hosts", []byte("127.0.0.1 localhost vmtest\n"), 0o644)
 	t.bytes("etc/nsswitch.conf", []byte("passwd: files\ngroup: files\nhosts: files\n"), 0o644)
-	return t, nil
+	return t, addHostTools(t)
 }
 
 // write writes the tree as a cpio archive in the newc format (Linux: Documentation/driver-api/early-userspace/buffer-format.rst).
