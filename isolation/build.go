@@ -78,6 +78,9 @@ var devices = []specs.LinuxDevice{
 // openFiles is the limit on descriptors, soft and hard; an engine lowers it to what the host allows.
 const openFilesSoft, openFilesHard = 1024, 524288
 
+// pendingSignals is a number of queued signals and POSIX timers; messageQueues is in bytes.
+const pendingSignals, messageQueues = 4096, 256 << 10
+
 // Build makes the Spec of a sandbox. It is deterministic and touches nothing: same options, same Spec.
 func Build(o BuildOptions) (*Spec, error) {
 	if err := o.validate(); err != nil {
@@ -128,6 +131,9 @@ func (o *BuildOptions) validate() error {
 	case o.IDs.Inside == 0 && !slices.Contains(o.Weaker, ControlNonRoot):
 		return errors.New("the command's uid inside must not be 0")
 	}
+	if err := o.IDs.validate(); err != nil {
+		return err
+	}
 	for _, s := range o.Stacks {
 		if !clean(s.Target) || len(s.Lower) == 0 || s.Upper == "" || s.Work == "" {
 			return fmt.Errorf("stack %q is incomplete", s.Target)
@@ -157,6 +163,9 @@ func (o *BuildOptions) process() *specs.Process {
 		Rlimits: []specs.POSIXRlimit{
 			{Type: "RLIMIT_CORE"},
 			{Type: "RLIMIT_NOFILE", Soft: openFilesSoft, Hard: openFilesHard},
+			// These two are counted against whoever made the user namespace, too.
+			{Type: "RLIMIT_SIGPENDING", Soft: pendingSignals, Hard: pendingSignals},
+			{Type: "RLIMIT_MSGQUEUE", Soft: messageQueues, Hard: messageQueues},
 		},
 	}
 }
@@ -166,14 +175,14 @@ func (o *BuildOptions) mounts() []specs.Mount {
 	for _, b := range o.Root.Binds {
 		m = append(m, b.mount(o.IDs))
 	}
-	devpts := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"}
+	devpts := []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"}
 	if !o.IDs.Single { // group tty must be mapped
 		devpts = append(devpts, "gid=5")
 	}
 	tmp := []string{"nosuid", "nodev", "mode=1777", fmt.Sprintf("size=%d", int64(o.Limits.Tmp)),
 		fmt.Sprintf("nr_inodes=%d", max(int64(o.Limits.Tmp)/4096, 1024))}
 	m = append(m,
-		specs.Mount{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+		specs.Mount{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev", "hidepid=ptraceable"}},
 		specs.Mount{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "noexec", "mode=755", "size=65536"}},
 		specs.Mount{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: devpts},
 		specs.Mount{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=67108864"}},

@@ -41,7 +41,8 @@ type Process struct {
 	// Stdin, Stdout and Stderr become fds 0, 1 and 2. They must be pipes or files of the supervisor's own
 	// making, never the host's terminal. nil means /dev/null of the sandbox. With Terminal all three are ignored.
 	Stdin, Stdout, Stderr *os.File
-	Terminal              bool // allocate a terminal inside; Execution.Terminal is its master
+	Terminal              bool   // allocate a terminal inside; Execution.Terminal is its master
+	Rows, Cols            uint16 // the terminal's size from the start; 0: unknown
 
 	Cgroup  *quota.Leaf // the step's own cgroup; nil: stays with PID 1 (only where cgroups were waived)
 	Rlimits []specs.POSIXRlimit

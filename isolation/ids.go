@@ -18,6 +18,20 @@ type IDs struct {
 	Direct bool
 }
 
+// validate refuses to give a command root's own uid outside, whatever its uid inside: the kernel would let it read
+// what only root may read.
+func (i IDs) validate() error {
+	switch {
+	case i.Single && i.Owner == 0:
+		return &UnsupportedError{Control: ControlUserNS, Reason: "root without the privileges for a private id range: the command would have root's uid",
+			Remedy: "run caisson as an ordinary user, or as root with its capabilities (in a container: --privileged)"}
+	case i.Direct && (i.Owner == 0 || i.OwnerGroup == 0):
+		return &UnsupportedError{Control: ControlIDMap, Reason: "the workspace belongs to root and its filesystem cannot be idmapped: the command would have root's uid or gid",
+			Remedy: "give the workspace to an ordinary user (chown), or put it on ext4, xfs or btrfs"}
+	}
+	return nil
+}
+
 // Host returns the host ids that uid and gid inside stand for, in files of an upper layer.
 func (i IDs) Host(uid, gid uint32) (hostUID, hostGID uint32) {
 	switch {

@@ -24,6 +24,7 @@ import (
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -204,9 +205,23 @@ func (s *Supervisor) mounts(r *Request) ([]isolation.Bind, error) {
 				return nil, err
 			}
 		}
-		binds = append(binds, isolation.Bind{Source: source, Target: target, Writable: !m.ReadOnly})
+		uid, gid, err := hostfile.Owner(source)
+		if err != nil {
+			return nil, err
+		}
+		binds = append(binds, isolation.Bind{Source: source, Target: target, Writable: !m.ReadOnly,
+			Map: s.mountMapping(source), Owner: uid, Group: gid})
 	}
 	return binds, nil
+}
+
+// mountMapping has a mount's owner be the command's user inside, where its filesystem can be idmapped; elsewhere it is seen
+// with the host's ids, as nobody's.
+func (s *Supervisor) mountMapping(source string) isolation.Mapping {
+	if s.direct(source) != "" {
+		return isolation.MapNone
+	}
+	return isolation.MapOwner
 }
 
 // presentIn refuses a mount into the workspace whose mount point is not there: making it would write to the workspace.

@@ -91,7 +91,8 @@ func (t *task) step(ctx context.Context, i int) (*StepResult, error) {
 func (a *attempt) start(ctx context.Context) error {
 	t := a.t
 	uid, gid := t.user(a.st)
-	a.proc = isolation.Process{Args: a.st.Args, Env: t.env(a.st, a.n), Cwd: cwd(a.st.Cwd), UID: uid, GID: gid, Terminal: t.req.TTY}
+	a.proc = isolation.Process{Args: a.st.Args, Env: t.env(a.st, a.n), Cwd: cwd(a.st.Cwd), UID: uid, GID: gid, Terminal: t.req.TTY,
+		Rows: t.req.Terminal.Size.Rows, Cols: t.req.Terminal.Size.Cols}
 	a.budgets = []*pump.Budget{t.budget}
 	if l := a.st.Limits; l != nil {
 		a.budgets = append(a.budgets, pump.NewBudget(int64(l.Output)))
@@ -173,7 +174,6 @@ func (a *attempt) startTerminal(ctx context.Context) (err error) {
 			_ = hostfile.SetWinsize(master, s.Rows, s.Cols) // the terminal may be gone
 		}
 	}
-	resize(t.req.Terminal.Size)
 	a.resizing.Go(func() {
 		for {
 			select {

@@ -137,7 +137,6 @@ func (b *sandbox) enter(plan *plan, p *isolation.Process, entry *quota.Entry, ch
 	plan.add("new session", unix.SYS_SETSID)
 	plan.add("new keyring", unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, nil)
 	plan.add("umask", unix.SYS_UMASK, 0o022)
-	plan.setRlimits(append(append([]specs.POSIXRlimit{}, b.spec.OCI.Process.Rlimits...), p.Rlimits...))
 }
 
 // become plans what makes the process the task's. It returns the number of the first execve step, and the paths.
@@ -154,6 +153,8 @@ func (b *sandbox) become(plan *plan, p *isolation.Process, stdio [3]any, filter 
 	plan.dropBounding(b.e.lastCap)
 	plan.become(p.UID, p.GID, b.spec.IDs.Single)
 	b.closeDescriptors(plan)
+	// Not before: until here the child has as many descriptors as we have.
+	plan.setRlimits(append(append([]specs.POSIXRlimit{}, b.spec.OCI.Process.Rlimits...), p.Rlimits...))
 	plan.add(stepChdir, unix.SYS_CHDIR, p.Cwd)
 	plan.seal(filter)
 	paths := candidates(p.Args[0], p.Env)
@@ -306,7 +307,10 @@ type execution struct {
 // start makes the pidfd pollable, so that waiting costs no thread.
 func (x *execution) start(pid, pidfd int) error {
 	if err := unix.SetNonblock(pidfd, true); err != nil {
-		return fmt.Errorf("pidfd: %w", err)
+		_ = unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		_, werr := reap(pidfd)
+		_ = unix.Close(pidfd)
+		return errors.Join(fmt.Errorf("pidfd: %w", err), werr)
 	}
 	x.pid, x.pidfd = pid, os.NewFile(uintptr(pidfd), "pidfd")
 	return nil

@@ -161,10 +161,18 @@ func reapOrphans(t *testing.T, at int) {
 	}
 }
 
+// needUserns closes its engine at once: what that holds must not look like the test's own.
 func needUserns(t *testing.T) {
 	t.Helper()
-	e := testEngine(t)
-	if f := e.Probe(t.Context()).Get(isolation.ControlUserNS); f.Support != isolation.Available {
+	e, err := newEngine(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := e.Probe(t.Context()).Get(isolation.ControlUserNS)
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if f.Support != isolation.Available {
 		testenv.Need(t, "userns", errors.New(f.Detail))
 	}
 }

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -54,25 +55,37 @@ func newEngine(o Options) (*Engine, error) {
 	if e.root && o.Pool >= 0 {
 		e.pool = newNetnsPool(max(o.Pool, 1)) // first: it works while we go on
 	}
-	var err error
+	e.spawner = newSpawner(2 * runtime.NumCPU())
+	if err := e.acquire(); err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+// acquire takes what the engine holds until Close.
+func (e *Engine) acquire() (err error) {
 	if e.pause, err = pauseMemfd(); err != nil {
-		return nil, err
+		return err
 	}
 	for name, fd := range map[string]*int{"net": &e.netns, "pid": &e.pidns} {
 		if *fd, err = unix.Open("/proc/self/ns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-			return nil, fmt.Errorf("own %s namespace: %w", name, err)
+			return fmt.Errorf("own %s namespace: %w", name, err)
 		}
 	}
 	if e.root {
 		// A child that enters a sandbox shares our memory: nobody inside may look at it. Unprivileged no memory is
 		// shared, and we must stay dumpable to write a child's uid_map.
 		if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-			return nil, fmt.Errorf("become undumpable: %w", err)
+			return fmt.Errorf("become undumpable: %w", err)
 		}
 	}
-	e.spawner = newSpawner(2 * runtime.NumCPU())
-	return e, nil
+	return nil
 }
+
+// needed are the capabilities that the privileged way uses. Root without them is an ordinary user with a name that
+// files obey, which isolation.Build refuses.
+var needed = []int{unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_CHOWN, unix.CAP_FOWNER,
+	unix.CAP_DAC_OVERRIDE, unix.CAP_SYS_PTRACE, unix.CAP_NET_ADMIN, unix.CAP_KILL}
 
 // privileged says whether we are root over the host's ids and mounts, not only by name.
 func privileged() bool {
@@ -85,8 +98,14 @@ func privileged() bool {
 	r, _ := register(&h)
 	s, _ := register(&d)
 	_, _, errno := unix.RawSyscall(unix.SYS_CAPGET, r, s, 0)
-	const need = 1<<unix.CAP_SYS_ADMIN | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN
-	return errno == 0 && d[0].effective&need == need
+	runtime.KeepAlive(&h)
+	runtime.KeepAlive(&d)
+	for _, c := range needed {
+		if d[c/32].effective&(1<<(c%32)) == 0 {
+			return false
+		}
+	}
+	return errno == 0
 }
 
 // Name is "native".
@@ -104,7 +123,12 @@ func (e *Engine) Close() error {
 	e.spawner.close()
 	e.maps.close()
 	for _, fd := range []int{e.netns, e.pidns} {
-		_ = unix.Close(fd) // namespaces of our own
+		if fd >= 0 {
+			_ = unix.Close(fd) // namespaces of our own
+		}
+	}
+	if e.pause == nil {
+		return nil
 	}
 	return e.pause.Close()
 }

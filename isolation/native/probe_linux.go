@@ -226,10 +226,26 @@ func idmapUnsupported(path string, err error) error {
 // would cost as much as a start.
 var idmappable = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC}
 
+// kernelAtLeast compares the running kernel's version.
+func kernelAtLeast(major, minor int) bool {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return false
+	}
+	var a, b int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
+		return false
+	}
+	return a > major || a == major && b >= minor
+}
+
 // CanIDMap says whether the filesystem of path can be idmapped here; false unprivileged.
 func (e *Engine) CanIDMap(path string) error {
 	if !e.root {
 		return errors.New("needs root")
+	}
+	if !kernelAtLeast(5, 19) {
+		return errors.New("this kernel's overlay takes no idmapped layer (5.19 does)")
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err == nil && slices.Contains(idmappable, int64(fs.Type)) {

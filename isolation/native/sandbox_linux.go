@@ -119,11 +119,21 @@ func (b *sandbox) Close(ctx context.Context) error {
 			err = errors.Join(err, kerr)
 		}
 	}
-	b.running.Wait() // PID 1 stays until its namespace is empty, and we are the parents who empty it
-	_, rerr := reap(b.pidfd)
-	_ = unix.Close(b.pidfd)
-	_ = unix.Close(b.line)
-	if err := errors.Join(err, rerr); err != nil {
+	gone := make(chan error, 1)
+	go func() {
+		b.running.Wait() // PID 1 stays until its namespace is empty, and we are the parents who empty it
+		_, err := reap(b.pidfd)
+		_ = unix.Close(b.pidfd)
+		_ = unix.Close(b.line)
+		gone <- err
+	}()
+	select {
+	case rerr := <-gone:
+		err = errors.Join(err, rerr)
+	case <-ctx.Done(): // something inside waits in the kernel, for a dead disk perhaps
+		err = errors.Join(err, fmt.Errorf("PID 1 (%d) has been killed and is not gone: %w", b.pid, context.Cause(ctx)))
+	}
+	if err != nil {
 		return fmt.Errorf("close sandbox %s: %w", b.id, err)
 	}
 	return nil
@@ -135,6 +145,9 @@ func (b *sandbox) stdio(p *isolation.Process, x *execution) ([3]any, *os.File, e
 	var out [3]any
 	if !p.Terminal {
 		for i, f := range []*os.File{p.Stdin, p.Stdout, p.Stderr} {
+			if f != nil && f.Fd() < 3 {
+				return out, nil, fmt.Errorf("stdio %d is descriptor %d of the supervisor itself", i, f.Fd())
+			}
 			if f != nil {
 				out[i] = hostFD{"stdio " + strconv.Itoa(i), int(f.Fd())}
 			}
@@ -146,6 +159,12 @@ func (b *sandbox) stdio(p *isolation.Process, x *execution) ([3]any, *os.File, e
 		return out, nil, fmt.Errorf("terminal: %w", err)
 	}
 	x.terminal = master
+	if p.Rows > 0 && p.Cols > 0 {
+		size := &unix.Winsize{Row: p.Rows, Col: p.Cols}
+		if err := unix.IoctlSetWinsize(int(slave.Fd()), unix.TIOCSWINSZ, size); err != nil {
+			return out, slave, fmt.Errorf("size of the terminal: %w", err)
+		}
+	}
 	for i := range out {
 		out[i] = hostFD{"terminal", int(slave.Fd())}
 	}

@@ -3,9 +3,11 @@ package native
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -114,8 +116,7 @@ func clone(s *script, o spawnOptions, patience time.Duration) (pid, pidfd int, e
 		return 0, -1, fmt.Errorf("block signals: %w", err)
 	}
 	if o.flags&unix.CLONE_VFORK != 0 {
-		watchdog := time.AfterFunc(patience, func() { killStopped(&fd) })
-		defer watchdog.Stop()
+		defer watch(&fd, patience)()
 	}
 	r := cloneWaiting(args, s)
 	err = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil)
@@ -130,11 +131,23 @@ func clone(s *script, o spawnOptions, patience time.Duration) (pid, pidfd int, e
 	return int(r), int(fd), nil
 }
 
-// killStopped ends a vfork child that somebody inside has stopped, so that we go on. The kernel wrote the pidfd
-// before the child ran.
-func killStopped(pidfd *int32) {
-	if fd := atomic.LoadInt32(pidfd); fd >= 0 {
-		_ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) // ended meanwhile: as well
+// watch ends a vfork child that somebody inside has stopped, so that we go on. The kernel writes the pidfd before the
+// child runs. After the returned function the pidfd is the caller's alone.
+func watch(pidfd *int32, patience time.Duration) (stop func()) {
+	var mu sync.Mutex
+	stopped := false
+	timer := time.AfterFunc(patience, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if fd := atomic.LoadInt32(pidfd); fd >= 0 && !stopped {
+			_ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) // ended meanwhile: as well
+		}
+	})
+	return func() {
+		timer.Stop()
+		mu.Lock()
+		defer mu.Unlock()
+		stopped = true
 	}
 }
 
@@ -241,7 +254,14 @@ func pauseMemfd() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := unix.MemfdCreate("caisson-pause", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate("caisson-pause", flags|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // before kernel 6.3 every memfd can be executed
+		fd, err = unix.MemfdCreate("caisson-pause", flags)
+	}
+	if errors.Is(err, unix.EACCES) {
+		return nil, fmt.Errorf("memfd for the pause program: %w (sysctl vm.memfd_noexec is 2; 1 is enough)", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("memfd for the pause program: %w", err)
 	}

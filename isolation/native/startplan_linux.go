@@ -70,6 +70,8 @@ func (st *starter) attachLayer(p *plan, tree any, label, dir string) (fdPath, er
 func (st *starter) plan() (*plan, error) {
 	p := &plan{stop: st.e.stop}
 	single := st.s.IDs.Single
+	// Children that start at the same time hold each other's lifelines: until they have their ids this alone ends them.
+	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0)
 	p.add("close lifeline", unix.SYS_CLOSE, hostFD{"lifeline out", st.lifeline[1]})
 	p.add("wait for ids", unix.SYS_READ, hostFD{"lifeline", st.lifeline[0]}, make([]byte, 1), 1)
 	p.flag(opNonzero)
@@ -87,7 +89,6 @@ func (st *starter) plan() (*plan, error) {
 	p.add("leave the host's root", unix.SYS_UMOUNT2, ".", unix.MNT_DETACH)
 	p.add("chdir /", unix.SYS_CHDIR, "/")
 	p.add("set hostname", unix.SYS_SETHOSTNAME, st.s.OCI.Hostname, len(st.s.OCI.Hostname))
-	p.setRlimits(st.s.OCI.Process.Rlimits)
 	p.dropBounding(st.e.lastCap)
 	p.add("ignore SIGCHLD", unix.SYS_RT_SIGACTION, unix.SIGCHLD, ignoreAction(), nil, 8)
 	p.add("lifeline is stdin", unix.SYS_DUP3, hostFD{"lifeline", st.lifeline[0]}, 0, 0)
@@ -257,8 +258,7 @@ func (st *starter) layers(p *plan, name string, layers []isolation.Layer) ([]fdP
 			continue
 		}
 		// Not recursive: an overlay does not descend into mounts below a lower directory.
-		tree, err := st.now.call("open_tree "+label, unix.SYS_OPEN_TREE, unix.AT_FDCWD, l.Path,
-			unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		tree, err := openTree(&st.now, l.Path, label, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -287,6 +287,7 @@ func (st *starter) mount(p *plan, m specs.Mount) error {
 		f := p.add("find max_user_namespaces", unix.SYS_OPENAT, unix.AT_FDCWD, "proc/sys/user/max_user_namespaces", unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		p.add("no nested user namespace", unix.SYS_WRITE, f, "0", 1)
 		p.add("close", unix.SYS_CLOSE, f)
+		p.userLimits()
 	case "tmpfs", "devpts", "mqueue":
 		p.mountNew(m)
 		if m.Destination == "/dev" {
@@ -296,6 +297,16 @@ func (st *starter) mount(p *plan, m specs.Mount) error {
 		return fmt.Errorf("mounts of type %q are not for this engine", m.Type)
 	}
 	return nil
+}
+
+// userLimits bounds what is otherwise counted only against whoever made the user namespace: root.
+func (p *plan) userLimits() {
+	for _, l := range [][2]string{{"max_inotify_instances", "64"}, {"max_inotify_watches", "65536"}} {
+		f := p.add("find "+l[0], unix.SYS_OPENAT, unix.AT_FDCWD, "proc/sys/user/"+l[0], unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		p.flag(opSoft) // a kernel without inotify
+		p.soft("limit "+l[0], unix.SYS_WRITE, f, l[1], len(l[1]))
+		p.soft("close", unix.SYS_CLOSE, f)
+	}
 }
 
 var bindAttrs = map[string]uint64{

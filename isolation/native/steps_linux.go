@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"runtime"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -29,15 +30,15 @@ func (m *immediate) call(name string, nr uintptr, args ...any) (any, error) {
 		r[i], keep[i] = register(a)
 	}
 	ret, _, errno := unix.Syscall6(nr, r[0], r[1], r[2], r[3], r[4], r[5])
+	runtime.KeepAlive(keep) // the kernel has read what the registers pointed to
 	if errno != 0 {
 		return nil, &StepError{Step: name, Errno: errno}
 	}
 	switch nr {
-	case unix.SYS_FSOPEN, unix.SYS_FSMOUNT, unix.SYS_OPEN_TREE:
+	case unix.SYS_FSOPEN, unix.SYS_FSMOUNT, unix.SYS_OPEN_TREE, unix.SYS_OPENAT2:
 		m.fds = append(m.fds, int(ret))
 		return hostFD{name, int(ret)}, nil
 	}
-	_ = keep // alive until here
 	return int(ret), nil
 }
 
@@ -116,13 +117,24 @@ func (o overlaySpec) options() [][2]string {
 
 // cloneTree makes a detached copy of the mounts at source with the given attributes, sub-mounts too.
 // Attributes can only be added: those of the host stay.
-func cloneTree(c caller, source any, name string, attrs uint64) (any, error) {
-	tree, err := c.call("open_tree "+name, unix.SYS_OPEN_TREE, unix.AT_FDCWD, source,
-		unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+func cloneTree(c caller, source string, name string, attrs uint64) (any, error) {
+	tree, err := openTree(c, source, name, unix.AT_RECURSIVE)
 	if err != nil {
 		return nil, err
 	}
 	return tree, setattr(c, tree, name, &unix.MountAttr{Attr_set: attrs})
+}
+
+// openTree clones the mount at a path. No part of the path may be a link: it was resolved when the task was admitted, and
+// whoever can write one of its directories may have put a link there since.
+func openTree(c caller, source, name string, flags int) (any, error) {
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	at, err := c.call("find "+name, unix.SYS_OPENAT2, unix.AT_FDCWD, source, how, unsafe.Sizeof(*how))
+	if err != nil {
+		return nil, err
+	}
+	return c.call("open_tree "+name, unix.SYS_OPEN_TREE, at, "",
+		unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|flags)
 }
 
 func setattr(c caller, tree any, name string, a *unix.MountAttr) error {
@@ -254,6 +266,8 @@ func (p *plan) become(uid, gid uint32, single bool) {
 
 // seal gives up what is left: capabilities, the way back to any, and system calls. Only execve follows.
 func (p *plan) seal(filter *unix.SockFprog) {
+	// The changes of credentials before have set this to fs.suid_dumpable, which may be 1; the memory may be ours.
+	p.add("undumpable", unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	p.add("drop capabilities", unix.SYS_CAPSET, &capHeader{version: capVersion3}, &capData{})
 	p.add("no new privileges", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	p.add("seccomp", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, filter)
@@ -264,7 +278,7 @@ var rlimitNumbers = map[string]int{
 	"RLIMIT_CPU": unix.RLIMIT_CPU, "RLIMIT_FSIZE": unix.RLIMIT_FSIZE, "RLIMIT_DATA": unix.RLIMIT_DATA,
 	"RLIMIT_STACK": unix.RLIMIT_STACK, "RLIMIT_CORE": unix.RLIMIT_CORE, "RLIMIT_RSS": unix.RLIMIT_RSS,
 	"RLIMIT_NPROC": unix.RLIMIT_NPROC, "RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK,
-	"RLIMIT_AS": unix.RLIMIT_AS,
+	"RLIMIT_AS": unix.RLIMIT_AS, "RLIMIT_SIGPENDING": unix.RLIMIT_SIGPENDING, "RLIMIT_MSGQUEUE": unix.RLIMIT_MSGQUEUE,
 }
 
 // setRlimits sets limits, never above what the supervisor itself may have: raising needs a privilege.
