@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/logfile"
@@ -363,4 +364,13 @@ func (o LogOptions) write(r logfile.Record, stdout, stderr io.Writer) error {
 	}
 	_, err := w.Write(r.Data)
 	return err
+}
+
+// mountMapping has a mount's owner be the command's user inside, where its filesystem can be idmapped; elsewhere it is seen
+// with the host's ids, as nobody's.
+func (s *Supervisor) mountMapping(source string) isolation.Mapping {
+	if s.direct(source) != "" {
+		return isolation.MapNone
+	}
+	return isolation.MapOwner
 }

@@ -215,15 +215,6 @@ func (s *Supervisor) mounts(r *Request) ([]isolation.Bind, error) {
 	return binds, nil
 }
 
-// mountMapping has a mount's owner be the command's user inside, where its filesystem can be idmapped; elsewhere it is seen
-// with the host's ids, as nobody's.
-func (s *Supervisor) mountMapping(source string) isolation.Mapping {
-	if s.direct(source) != "" {
-		return isolation.MapNone
-	}
-	return isolation.MapOwner
-}
-
 // presentIn refuses a mount into the workspace whose mount point is not there: making it would write to the workspace.
 func presentIn(workspace, rest, source string) error {
 	root, err := os.OpenRoot(workspace)

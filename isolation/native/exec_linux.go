@@ -183,29 +183,6 @@ func (b *sandbox) closeDescriptors(plan *plan) {
 
 const stepChdir = "chdir to the working directory"
 
-// candidates are the paths that execvp would try, in the sandbox's root.
-func candidates(name string, env []string) []string {
-	if strings.ContainsRune(name, '/') {
-		return []string{name}
-	}
-	path := ""
-	for _, kv := range env {
-		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
-			path = v
-		}
-	}
-	var out []string
-	for dir := range strings.SplitSeq(path, ":") {
-		if strings.HasPrefix(dir, "/") { // an empty or relative entry would mean the workspace
-			out = append(out, strings.TrimSuffix(dir, "/")+"/"+name)
-		}
-	}
-	if len(out) == 0 {
-		return []string{"/nonexistent/" + name}
-	}
-	return out
-}
-
 // execFailure tells the user's mistakes (no such command, directory) from ours.
 func execFailure(err error, s *script, first int, paths []string) error {
 	var step *StepError

@@ -248,7 +248,7 @@ func (e *Engine) CanIDMap(path string) error {
 		return errors.New("this kernel's overlay takes no idmapped layer (5.19 does)")
 	}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(path, &fs); err == nil && slices.Contains(idmappable, int64(fs.Type)) {
+	if err := unix.Statfs(path, &fs); err == nil && slices.Contains(idmappable, fs.Type) {
 		return nil
 	}
 	var now immediate

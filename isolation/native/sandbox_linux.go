@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -195,4 +196,27 @@ func (b *sandbox) terminal(uid, gid uint32) (master, slave *os.File, err error) 
 		}
 	}
 	return master, slave, nil
+}
+
+// candidates are the paths that execvp would try, in the sandbox's root.
+func candidates(name string, env []string) []string {
+	if strings.ContainsRune(name, '/') {
+		return []string{name}
+	}
+	path := ""
+	for _, kv := range env {
+		if v, ok := strings.CutPrefix(kv, "PATH="); ok {
+			path = v
+		}
+	}
+	var out []string
+	for dir := range strings.SplitSeq(path, ":") {
+		if strings.HasPrefix(dir, "/") { // an empty or relative entry would mean the workspace
+			out = append(out, strings.TrimSuffix(dir, "/")+"/"+name)
+		}
+	}
+	if len(out) == 0 {
+		return []string{"/nonexistent/" + name}
+	}
+	return out
 }

@@ -265,7 +265,7 @@ func (st *starter) layers(p *plan, name string, layers []isolation.Layer) ([]fdP
 		if err := st.e.idmap(tree, label, uid, gid); err != nil {
 			return nil, idmapUnsupported(l.Path, err)
 		}
-		layer := fdPath{label, tree.(hostFD).fd}
+		layer := fdPath{label, st.now.last()}
 		if st.attached {
 			if layer, err = st.attachLayer(p, tree, label, l.Path); err != nil {
 				return nil, err

@@ -42,6 +42,9 @@ func (m *immediate) call(name string, nr uintptr, args ...any) (any, error) {
 	return int(ret), nil
 }
 
+// last is the descriptor that the latest call returned.
+func (m *immediate) last() int { return m.fds[len(m.fds)-1] }
+
 func (m *immediate) close() {
 	for _, fd := range m.fds {
 		_ = unix.Close(fd) // O_PATH-like descriptors: nothing to lose

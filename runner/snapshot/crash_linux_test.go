@@ -62,7 +62,7 @@ func helpCrash(verb, dir, nth, flags string) error {
 	}
 	journal.Step = func(string) {
 		if left--; left == 0 {
-			unix.Kill(os.Getpid(), unix.SIGKILL)
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
 		}
 	}
 	if verb == "recover" {
@@ -230,7 +230,7 @@ func TestNoSpace(t *testing.T) {
 		if err := unix.Mount("tmpfs", ws, "tmpfs", 0, "size=1m"); err != nil {
 			return err
 		}
-		defer unix.Unmount(ws, unix.MNT_DETACH)
+		defer func() { _ = unix.Unmount(ws, unix.MNT_DETACH) }()
 		project(t)(ws)
 		w, err := Create(CreateOptions{Dir: t.TempDir(), Workspace: ws})
 		if err != nil {

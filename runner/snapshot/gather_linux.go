@@ -116,7 +116,7 @@ func (k *walk) adopt(c *Change, orphans []orphan, same []string) error {
 	return nil
 }
 
-func handleKey(kind int32, id []byte) string { return string(rune(kind)) + string(id) }
+func handleKey(kind int32, id []byte) string { return string(kind) + string(id) }
 
 // originKey reads the file handle in an overlay.origin attribute: struct ovl_fb of fs/overlayfs/overlayfs.h, with
 // version, magic, length, flags, type and a UUID before the handle's bytes. An unreadable one matches nothing.

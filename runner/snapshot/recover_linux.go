@@ -244,8 +244,8 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 		return unlock, nil
 	case <-ctx.Done():
 		go func() {
-			<-taken
-			f.Close()
+			_ = <-taken
+			_ = f.Close() // gives the lock back
 		}()
 		return nil, context.Cause(ctx)
 	}

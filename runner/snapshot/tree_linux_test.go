@@ -341,7 +341,7 @@ func TestMountPoint(t *testing.T) {
 		if err := unix.Mount("tmpfs", b.ws+"/dir", "tmpfs", 0, ""); err != nil {
 			return err
 		}
-		defer unix.Unmount(b.ws+"/dir", unix.MNT_DETACH)
+		defer func() { _ = unix.Unmount(b.ws+"/dir", unix.MNT_DETACH) }()
 		if _, err := b.w.Change(t.Context()); !errors.Is(err, ErrMountPoint) || !strings.Contains(err.Error(), "dir") {
 			t.Errorf("change: %v", err)
 		}
@@ -386,7 +386,7 @@ func TestIdmapped(t *testing.T) {
 		if err := mountOverlay(m, s); err != nil {
 			return err
 		}
-		defer unix.Unmount(m, unix.MNT_DETACH)
+		defer func() { _ = unix.Unmount(m, unix.MNT_DETACH) }()
 		var st unix.Stat_t
 		if err := unix.Stat(m+"/edit", &st); err != nil || st.Uid != 1<<30+1000 {
 			t.Errorf("edit belongs to %d (%v)", st.Uid, err)
