@@ -244,8 +244,7 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 		return unlock, nil
 	case <-ctx.Done():
 		go func() {
-			_ = <-taken
-			_ = f.Close() // gives the lock back
+			_ = errors.Join(<-taken, f.Close()) // gives the lock back
 		}()
 		return nil, context.Cause(ctx)
 	}
