@@ -76,6 +76,9 @@ func buildImage(ctx context.Context, o options, k kernel, img string) (*wire.Con
 		return nil, err
 	}
 	tree.file("init", filepath.Join(bin, "init"), 0o755)
+	if err := addSources(ctx, tree); err != nil {
+		return nil, err
+	}
 	packages, err := listPackages(ctx, o.Packages)
 	if err != nil {
 		return nil, err
@@ -94,6 +97,26 @@ func buildImage(ctx context.Context, o options, k kernel, img string) (*wire.Con
 	}
 	tree.bytes(wire.ConfigPath[1:], data, 0o644)
 	return config, tree.write(img)
+}
+
+// sources is where packages' directories are in the machine, below their import paths.
+const sources = "/vmtest/src/"
+
+// addSources adds what tests read of the repository beside their own testdata.
+func addSources(ctx context.Context, tree *tree) error {
+	c := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Path}}\t{{.Dir}}")
+	c.Stderr = os.Stderr
+	out, err := c.Output()
+	if err != nil {
+		return fmt.Errorf("go list -m: %w", err)
+	}
+	module, dir, _ := strings.Cut(strings.TrimSpace(string(out)), "\t")
+	for _, d := range []string{"docs", "examples"} {
+		if err := tree.copyDir(path.Join(sources[1:], module, d), filepath.Join(dir, d)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // testEnv is the environment of the tests.
@@ -152,7 +175,7 @@ func addTest(ctx context.Context, tree *tree, p pkg, bin string) (wire.Test, err
 	if err := goCommand(ctx, "test", "-c", "-ldflags=-s -w", "-o", file, p.path); err != nil {
 		return wire.Test{}, err
 	}
-	t := wire.Test{Package: p.path, Binary: "/vmtest/bin/" + name, Dir: "/vmtest/src/" + p.path}
+	t := wire.Test{Package: p.path, Binary: "/vmtest/bin/" + name, Dir: sources + p.path}
 	tree.file(t.Binary[1:], file, 0o755)
 	tree.dir(t.Dir[1:], 0o755)
 	err := tree.copyDir(path.Join(t.Dir[1:], "testdata"), filepath.Join(p.dir, "testdata"))
