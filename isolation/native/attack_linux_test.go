@@ -35,7 +35,7 @@ func TestExecIntoMemoryExhaustion(t *testing.T) {
 	}
 	started := 0
 	deadline := time.Now().Add(3 * time.Minute)
-	for range 1000 {
+	for range manyExecs() {
 		if time.Now().After(deadline) {
 			break
 		}
@@ -58,6 +58,13 @@ func TestExecIntoMemoryExhaustion(t *testing.T) {
 		t.Errorf("%d commands ran, %d were killed for memory: nothing was tested", started, u.OOMKills)
 	}
 	_ = hog.Signal(9) // may have been the OOM killer's
+}
+
+func manyExecs() int {
+	if testing.Short() {
+		return 100
+	}
+	return 1000
 }
 
 // TestMemoryCannotBeRead has a process inside try to open the memory of every process that it sees, while a thousand
@@ -93,7 +100,7 @@ func TestMemoryCannotBeRead(t *testing.T) {
 			}
 		}
 	})
-	for range 1000 {
+	for range manyExecs() {
 		x, err := b.Exec(t.Context(), trueProcess())
 		if err != nil {
 			t.Fatal(err)
