@@ -26,6 +26,8 @@ var fileTests = []test{
 	{"home", (*suite).testHome, nil},
 	{"binds", (*suite).testBinds, nil},
 	{"binds over the workspace", (*suite).testBindOver, nil},
+	{"strange paths", (*suite).testStrangePaths, nil},
+	{"deep paths", (*suite).testDeepPaths, nil},
 	{"hostname", (*suite).testHostname, nil},
 	{"nothing is mounted on the host", (*suite).testHostMounts, nil},
 }
@@ -189,6 +191,57 @@ func (s *suite) testBindOver(t *testing.T) {
 	})
 	if got := b.help(t, "read", "/workspace/vendor/module"); got != "cached" {
 		t.Errorf("%q", got)
+	}
+}
+
+// testStrangePaths: mount options give a meaning to commas, colons, backslashes and equals signs; mountinfo to blanks
+// and line breaks. A user's directory may have any of them in its name, and bytes that are no UTF-8.
+func (s *suite) testStrangePaths(t *testing.T) {
+	for _, name := range []string{"a,b", "a:b", `a\b`, "a=b,upperdir=/etc", "a b\tc", "a\nb", "\xff\xfe", `"a'$(b)`, "..a", "-a", "a%20b", "lowerdir+"} {
+		s.testIn(t, name)
+	}
+}
+
+// testDeepPaths: an option's value may have 255 bytes, a path 4095.
+func (s *suite) testDeepPaths(t *testing.T) {
+	s.testIn(t, strings.Repeat("a", 255))
+	s.testIn(t, strings.Repeat(strings.Repeat("b", 200)+"/", 15))
+}
+
+// testIn starts a sandbox all of whose directories lie in one with that name.
+func (s *suite) testIn(t *testing.T, name string) {
+	t.Helper()
+	b, err := s.tryStart(t, func(o *isolation.BuildOptions, b *box) {
+		dir := filepath.Join(b.dir, name)
+		mkdir(t, filepath.Dir(dir))
+		tmp := b.dir + "-moved"
+		must(t, os.Mkdir(tmp, 0o755))
+		for _, d := range []string{"root", "workspace", "user"} {
+			must(t, os.Rename(filepath.Join(b.dir, d), filepath.Join(tmp, d)))
+		}
+		must(t, os.Rename(tmp, dir))
+		moved := func(p string) string { return dir + strings.TrimPrefix(p, b.dir) }
+		o.Root.Layers[0].Path = moved(o.Root.Layers[0].Path)
+		for i := range o.Stacks {
+			o.Stacks[i].Upper, o.Stacks[i].Work = moved(o.Stacks[i].Upper), moved(o.Stacks[i].Work)
+			o.Stacks[i].Lower[0].Path = moved(o.Stacks[i].Lower[0].Path)
+		}
+		writeFile(t, filepath.Join(o.Stacks[0].Lower[0].Path, "file"), "there")
+		must(t, os.Mkdir(filepath.Join(dir, "bound"), 0o755))
+		writeFile(t, filepath.Join(dir, "bound/file"), "bound")
+		o.Mounts = append(o.Mounts, isolation.Bind{Source: filepath.Join(dir, "bound"), Target: "/mnt"})
+	})
+	if err != nil {
+		t.Errorf("%.40q: %v", name, err)
+		return
+	}
+	for path, want := range map[string]string{"/workspace/file": "there", "/mnt/file": "bound"} {
+		if r := b.run(t, b.process(t, "read", path)); r.out != want {
+			t.Errorf("%.40q: %s: %+v", name, path, r)
+		}
+	}
+	if r := b.run(t, b.process(t, "write", "/workspace/new", "x")); r.Code != 0 {
+		t.Errorf("%.40q: %+v", name, r)
 	}
 }
 
