@@ -99,10 +99,24 @@ func mountOverlay(at string, s Stack, more ...string) error {
 	if more != nil {
 		options = more
 	}
+	// By descriptor, as the engine does: kernels before 6.5 know no lowerdir+, and take a comma for the end of a path.
+	paths := make([]string, 0, len(s.Lower)+2)
 	for _, l := range s.Lower {
-		options = append(options, "lowerdir+", l.Path)
+		paths = append(paths, l.Path)
 	}
-	options = append(options, "upperdir", s.Upper, "workdir", s.Work)
+	for i, path := range append(paths, s.Upper, s.Work) {
+		dir, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return &os.PathError{Op: "open", Path: path, Err: err}
+		}
+		defer unix.Close(dir)
+		if i < len(paths) {
+			paths[i] = fmt.Sprintf("/proc/self/fd/%d", dir)
+		} else {
+			options = append(options, []string{"upperdir", "workdir"}[i-len(paths)], fmt.Sprintf("/proc/self/fd/%d", dir))
+		}
+	}
+	options = append(options, "lowerdir", strings.Join(paths, ":"))
 	for i := 0; i < len(options); i += 2 {
 		if options[i+1] == "" {
 			err = unix.FsconfigSetFlag(fd, options[i])

@@ -382,7 +382,10 @@ func TestIdmapped(t *testing.T) {
 		defer unix.Close(tree)
 		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())})
 		testenv.Need(t, "idmap", err)
-		s.Lower[0].Path = fmt.Sprintf("/proc/self/fd/%d", tree)
+		// Attached, for this thread alone: kernels before 6.15 take no detached layer.
+		if err := unix.MoveMount(tree, "", unix.AT_FDCWD, s.Lower[0].Path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return err
+		}
 		if err := mountOverlay(m, s); err != nil {
 			return err
 		}
