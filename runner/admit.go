@@ -26,11 +26,16 @@ import (
 // maxSteps is what the log's records can count.
 const maxSteps = 1<<16 - 1
 
-// Names of features and keys of labels; a label's value is any line of up to 256 bytes.
-var (
-	nameRule  = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
-	valueRule = regexp.MustCompile(`^[^\x00-\x1f\x7f]{0,256}$`)
-)
+// nameRule is for names of features and keys of labels.
+var nameRule = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
+
+// maxLabel is the longest value of a label, in bytes.
+const maxLabel = 256
+
+// validLabel says whether a label may have this value: one line of text.
+func validLabel(value string) bool {
+	return len(value) <= maxLabel && !strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
 
 // admit refuses what cannot be, before anything exists.
 func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
@@ -81,7 +86,7 @@ func (r *Request) check() error {
 		return refuse(CodeInvalidName, "use small letters, digits, and _ . - after the first; 63 at most", "%q cannot name a feature", r.Feature)
 	}
 	for k, v := range r.Labels {
-		if !nameRule.MatchString(k) || !valueRule.MatchString(v) {
+		if !nameRule.MatchString(k) || !validLabel(v) {
 			return refuse(CodeInvalidName, "a key has small letters, digits, _ . and -; a value is one line of at most 256 bytes", "%q cannot be a label", k+"="+v)
 		}
 	}

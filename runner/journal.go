@@ -40,7 +40,8 @@ type Journal interface {
 	Task(ctx context.Context, id string) (TaskRecord, error)
 	// Tasks lists a feature's, oldest first.
 	Tasks(ctx context.Context, featureID string) ([]TaskRecord, error)
-	// Unfinished is what a start asks: features with a live task (Last), half removed, or half promoted.
+	// Unfinished is what a start asks: features with a live task (Last, without its steps), half removed, or half
+	// promoted.
 	Unfinished(ctx context.Context) ([]FeatureRecord, error)
 
 	// Promoting notes that a promotion outside of any task begins, or that it has ended: meanwhile Unfinished lists the

@@ -32,7 +32,14 @@ func (s *Supervisor) recoverAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var holders flock.Table
+	if len(list) > 0 {
+		holders = flock.Holders()
+	}
 	for _, f := range list {
+		if holders.Alive(lockFile(s.featureDir(f.ID))) {
+			continue // the usual case, of which there may be a thousand
+		}
 		err := s.adopt(ctx, &f)
 		if err != nil && !errors.Is(err, flock.ErrLocked) && CodeOf(err) != CodeNotFound {
 			s.found.Problems = append(s.found.Problems, f.Name+": "+err.Error())
@@ -84,7 +91,7 @@ func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) 
 		if t := record.Last; t != nil {
 			promoted = promoted || t.State == StatePromoting
 			gone = gone || t.Remove
-			if err := s.interrupt(ctx, f, t); err != nil {
+			if err := s.interrupt(ctx, f, t.ID); err != nil {
 				return err
 			}
 			r.Interrupted = append(r.Interrupted, t.ID)
@@ -120,7 +127,11 @@ func (s *Supervisor) unfinished(ctx context.Context, id string) (mine []FeatureR
 }
 
 // interrupt writes the end of a task whose supervisor died.
-func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, t *TaskRecord) error {
+func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, id string) error {
+	t, err := s.opt.Journal.Task(ctx, id)
+	if err != nil {
+		return err
+	}
 	r := Result{
 		TaskID: t.ID, Feature: f.Name, FeatureID: f.ID, Workspace: f.Workspace, State: StateInterrupted, Verdict: VerdictInterrupted,
 		Code: string(VerdictInterrupted), Cause: "its supervisor died while it was " + string(t.State), Kept: !t.Remove,
@@ -135,7 +146,6 @@ func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, t *TaskRec
 		}
 		r.Steps = append(r.Steps, StepResult{N: st.N, Args: st.Args, State: st.State})
 	}
-	var err error
 	if m.Result, err = json.Marshal(&r); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner"
@@ -56,7 +57,7 @@ func (b *bencher) library(ctx context.Context) error {
 func (b *bencher) newBoxes(ctx context.Context) (*boxes, func(), error) {
 	a := *b.app
 	a.stateDir, a.persistence = filepath.Join(b.dir, "library"), "disk"
-	s, engine, err := a.openEngine(ctx)
+	s, engine, err := a.openEngine(ctx, native.Options{})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -63,14 +63,23 @@ func (b *bencher) atOnce(group, what string, f func(i int) error) error {
 	return nil
 }
 
+// toolTime is how long one run of a tool may take: a daemon that does not answer must not hold up the rest.
+const toolTime = time.Minute
+
 func (b *bencher) run(ctx context.Context, t tool, i int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, toolTime, fmt.Errorf("no end after %s", toolTime))
+	defer cancel()
 	args := t.args(i)
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env = append(os.Environ(), t.env...)
 	cmd.Dir = b.workspace()
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = time.Second
 	if err := cmd.Run(); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
 		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(out.Bytes()))
 	}
 	return nil
@@ -233,7 +242,9 @@ func (b *bencher) docker(ctx context.Context) tool {
 		t.missing = "not installed"
 		return t
 	}
-	if exec.CommandContext(ctx, path, "version", "--format", "{{.Server.Version}}").Run() != nil {
+	setUp, cancel := context.WithTimeout(ctx, toolTime)
+	defer cancel()
+	if exec.CommandContext(setUp, path, "version", "--format", "{{.Server.Version}}").Run() != nil {
 		t.missing = "no daemon answers"
 		return t
 	}
@@ -242,13 +253,15 @@ func (b *bencher) docker(ctx context.Context) tool {
 		t.missing = err.Error()
 		return t
 	}
-	if err := importImage(ctx, path, busybox, filepath.Join(b.dir, "docker")); err != nil {
+	if err := importImage(setUp, path, busybox, filepath.Join(b.dir, "docker")); err != nil {
 		t.missing = err.Error()
 		return t
 	}
 	t.cleanup = func() {
 		// A cancelled bench removes its image too.
-		_ = exec.CommandContext(context.WithoutCancel(ctx), path, "rmi", "--force", dockerImage).Run()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), toolTime)
+		defer cancel()
+		_ = exec.CommandContext(ctx, path, "rmi", "--force", dockerImage).Run()
 	}
 	t.args = func(int) []string {
 		return []string{path, "run", "--rm", "--network", "none", dockerImage, "/bin/busybox", "true"}

@@ -28,16 +28,22 @@ func ownerOf(info os.FileInfo) int {
 	return -1
 }
 
-// taskSignals receives the signals that are the command's while it runs, until stop.
+// taskSignals receives the signals that are the command's while it runs, from notify to stop.
 //
 // SIGPIPE is caught and not ignored: an ignored signal stays ignored in the sandbox, and a default one would end
 // caisson before it has cleaned up when `caisson run … | head` has seen enough. Writing fails with EPIPE instead.
-func taskSignals() (signals <-chan os.Signal, stop func()) {
-	c, broken := make(chan os.Signal, 16), make(chan os.Signal, 1)
-	signal.Notify(c, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
-	signal.Notify(broken, unix.SIGPIPE)
-	return c, func() {
-		signal.Stop(c)
-		signal.Stop(broken)
-	}
+type taskSignals struct{ c, broken chan os.Signal }
+
+func newTaskSignals() taskSignals {
+	return taskSignals{make(chan os.Signal, 16), make(chan os.Signal, 1)}
+}
+
+func (s taskSignals) notify() {
+	signal.Notify(s.c, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	signal.Notify(s.broken, unix.SIGPIPE)
+}
+
+func (s taskSignals) stop() {
+	signal.Stop(s.c)
+	signal.Stop(s.broken)
 }

@@ -27,8 +27,10 @@ func (*hostTerminal) Restore() {}
 
 func (*hostTerminal) terminal(*os.File) runner.Terminal { return runner.Terminal{} }
 
-func taskSignals() (signals <-chan os.Signal, stop func()) {
-	c := make(chan os.Signal, 1)
-	signal.Notify(c, os.Interrupt)
-	return c, func() { signal.Stop(c) }
-}
+type taskSignals struct{ c chan os.Signal }
+
+func newTaskSignals() taskSignals { return taskSignals{make(chan os.Signal, 1)} }
+
+func (s taskSignals) notify() { signal.Notify(s.c, os.Interrupt) }
+
+func (s taskSignals) stop() { signal.Stop(s.c) }

@@ -7,7 +7,9 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
+	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -59,28 +61,38 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	if err := o.check(a); err != nil {
 		return err
 	}
-	request, err := o.request(a)
-	if err != nil {
-		return err
-	}
 	if err := a.checkWorkspace(o.workspace); err != nil {
 		return err
 	}
-	s, engine, err := a.openEngine(ctx)
+	// A task starts in milliseconds: what needs nothing of each other is done at the same time.
+	var request *runner.Request
+	signals := newTaskSignals()
+	defer signals.stop()
+	var g errgroup.Group
+	g.Go(func() (err error) { request, err = o.request(a); return err })
+	g.Go(func() error { signals.notify(); return nil })
+	s, engine, err := a.openEngine(ctx, native.Options{Once: true})
+	if rerr := g.Wait(); rerr != nil {
+		err = rerr
+	}
+	if engine != nil {
+		defer engine.Close()
+		defer s.Close()
+	}
 	if err != nil {
 		return err
 	}
-	defer engine.Close()
-	defer s.Close()
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	request.Signals = signals.c
 	streams, err := a.attach(request, o, cancel)
 	if err != nil {
 		return err
 	}
 	result, err := s.Run(ctx, *request)
 	streams.detach()
+	signals.stop()
 	if err != nil {
 		return err
 	}
@@ -121,10 +133,6 @@ func (a *app) attach(r *runner.Request, o *runOptions, cancel context.CancelCaus
 		r.Stdin = a.stdin
 	}
 	r.Interactive = r.Stdin != nil
-
-	signals, stop := taskSignals()
-	s.undo = append(s.undo, stop)
-	r.Signals = signals
 
 	if a.json {
 		events := &eventWriter{out: &reader{Writer: a.stdout, cancel: cancel}}

@@ -75,8 +75,8 @@ func (a *app) openExisting(ctx context.Context) (*runner.Supervisor, error) {
 
 // openEngine opens the state directory with the engine that this platform has. Closing the supervisor does not
 // close the engine.
-func (a *app) openEngine(ctx context.Context) (*runner.Supervisor, isolation.Engine, error) {
-	engine, err := native.New(native.Options{})
+func (a *app) openEngine(ctx context.Context, o native.Options) (*runner.Supervisor, isolation.Engine, error) {
+	engine, err := native.New(o)
 	if err != nil {
 		return nil, nil, err
 	}

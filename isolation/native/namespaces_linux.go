@@ -121,9 +121,15 @@ func (e *Engine) idmap(tree any, name string, uid, gid []specs.LinuxIDMapping) e
 // netnsPool keeps network namespaces that hold nothing but lo, made ahead in the background: making one costs as
 // much as the rest of the start. They belong to the host's user namespace, so nobody inside has a right over them.
 type netnsPool struct {
-	ready chan netns
-	stop  chan struct{}
-	done  chan struct{}
+	keep int // how many stay ready once there has been a use for one
+	done chan struct{}
+
+	mu      sync.Mutex
+	change  *sync.Cond // of what follows
+	ready   []netns
+	waiting int
+	spare   int // how many are to be ready beside those that somebody waits for
+	closed  bool
 }
 
 type netns struct {
@@ -131,8 +137,10 @@ type netns struct {
 	err error
 }
 
-func newNetnsPool(size int) *netnsPool {
-	p := &netnsPool{ready: make(chan netns, max(size-1, 0)), stop: make(chan struct{}), done: make(chan struct{})}
+// newNetnsPool makes one at once, and keeps some ready from the first use on.
+func newNetnsPool(keep int) *netnsPool {
+	p := &netnsPool{keep: keep, spare: 1, done: make(chan struct{})}
+	p.change = sync.NewCond(&p.mu)
 	go p.fill()
 	return p
 }
@@ -141,33 +149,49 @@ func newNetnsPool(size int) *netnsPool {
 func (p *netnsPool) fill() {
 	runtime.LockOSThread()
 	defer close(p.done)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for {
-		n := makeNetns()
-		select {
-		case p.ready <- n:
-		case <-p.stop:
-			n.close()
+		for !p.closed && len(p.ready) >= p.waiting+p.spare {
+			p.change.Wait()
+		}
+		if p.closed {
 			return
 		}
+		p.mu.Unlock()
+		n := makeNetns()
+		p.mu.Lock()
+		p.ready = append(p.ready, n)
+		p.change.Broadcast()
 	}
 }
 
 // get returns a namespace, which the caller closes.
 func (p *netnsPool) get() (int, error) {
-	n := <-p.ready
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting++
+	p.spare = p.keep
+	p.change.Broadcast()
+	for len(p.ready) == 0 {
+		p.change.Wait()
+	}
+	n := p.ready[0]
+	p.ready = p.ready[1:]
+	p.waiting--
+	p.change.Broadcast()
 	return n.fd, n.err
 }
 
+// close frees what nobody took. Nobody may be waiting.
 func (p *netnsPool) close() {
-	close(p.stop)
+	p.mu.Lock()
+	p.closed = true
+	p.change.Broadcast()
+	p.mu.Unlock()
 	<-p.done
-	for {
-		select {
-		case n := <-p.ready:
-			n.close()
-		default:
-			return
-		}
+	for _, n := range p.ready {
+		n.close()
 	}
 }
 

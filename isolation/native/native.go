@@ -15,6 +15,9 @@ package native
 type Options struct {
 	// Pool is how many network namespaces to keep ready (as root; 0 means 1).
 	Pool int
+	// Once says that one sandbox will be started, or few: nothing is made ready for those that follow. They are only
+	// slower.
+	Once bool
 	// ScratchDir is where Probe tries an overlay: a directory on the filesystem of the state directory, because that
 	// is where the layers will be. Empty means the system's temporary directory.
 	ScratchDir string

@@ -52,10 +52,14 @@ func newEngine(o Options) (*Engine, error) {
 		maps: mapKeeper{ns: map[string]int{}}, filters: map[*specs.LinuxSeccomp]*unix.SockFprog{},
 		lstat: os.Lstat, patience: scriptTimeout,
 	}
-	if e.root && o.Pool >= 0 {
-		e.pool = newNetnsPool(max(o.Pool, 1)) // first: it works while we go on
+	threads, spare := 2*runtime.NumCPU(), max(o.Pool, 1)
+	if o.Once {
+		threads, spare = 1, 0
 	}
-	e.spawner = newSpawner(2 * runtime.NumCPU())
+	if e.root {
+		e.pool = newNetnsPool(spare) // first: it works while we go on
+	}
+	e.spawner = newSpawner(threads)
 	if err := e.acquire(); err != nil {
 		return nil, errors.Join(err, e.Close())
 	}

@@ -27,7 +27,10 @@ var migrations embed.FS
 const version = 1
 
 // pragmas of every connection. WAL mode is a property of the file and set once, when it is made.
-var pragmas = []string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)"}
+//
+// wal_autocheckpoint bounds the log that every process reads when it opens the store (pages; SQLite's default is 1,000):
+// a task writes a few dozen.
+var pragmas = []string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)", "wal_autocheckpoint(250)"}
 
 // Store is a runner.Journal in SQLite.
 type Store struct {
