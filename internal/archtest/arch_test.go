@@ -31,17 +31,33 @@ var ours = rules{
 		"isolation/isolationtest":         {"isolation", "isolation/isolationtest/hostile", "isolation/seccomp", "quota", "internal/leaktest", "internal/testenv"},
 		"isolation/isolationtest/hostile": nil,
 
+		"quota/disk": {"quota"},
+
 		// Only runner knows the order; its helpers know one thing each.
-		"runner": {"gates", "images", "isolation", "isolation/seccomp", "profiles", "quota",
-			"runner/flock", "runner/hostfile", "runner/logfile", "runner/pump", "runner/slots", "runner/snapshot"},
+		"runner": {"gates", "images", "isolation", "isolation/seccomp", "profiles", "quota", "quota/disk",
+			"runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
+			"runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/watch"},
 		"runner/flock":       nil,
 		"runner/hostfile":    nil,
+		"runner/live":        {"isolation", "quota", "quota/disk", "runner/snapshot", "runner/watch"}, // one live sandbox
 		"runner/logfile":     nil,
 		"runner/pump":        nil,
 		"runner/slots":       {"runner/flock"},
-		"runner/snapshot":    nil,
-		"runner/store":       {"runner", "runner/flock"},
-		"runner/journaltest": {"runner"}, // the suite that every journal passes
+		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump"},
+		"runner/watch":       nil,
+		"runner/store":       {"gates", "runner", "runner/flock", "runner/snapshot"},
+		"runner/journaltest": {"gates", "runner", "runner/snapshot"}, // the suite that every journal passes
+		"runner/daemon":      {"isolation", "runner", "runner/flock", "runner/hostfile", "runner/snapshot"},
+
+		// Two drivers behind one interface, over one view of layers.
+		"runner/snapshot":              {"runner/snapshot/tree"},
+		"runner/snapshot/tree":         {"runner/snapshot/internal/"},
+		"runner/snapshot/promote":      {"runner/snapshot/tree", "runner/snapshot/internal/"},
+		"runner/snapshot/book":         {"runner/snapshot", "runner/snapshot/internal/"},
+		"runner/snapshot/layertar":     {"runner/snapshot/tree", "runner/snapshot/internal/"},
+		"runner/snapshot/overlay":      {"runner/snapshot", "runner/snapshot/book", "runner/snapshot/layertar", "runner/snapshot/promote", "runner/snapshot/tree", "runner/snapshot/internal/"},
+		"runner/snapshot/copytree":     {"runner/snapshot", "runner/snapshot/book", "runner/snapshot/layertar", "runner/snapshot/promote", "runner/snapshot/tree", "runner/snapshot/internal/"},
+		"runner/snapshot/snapshottest": {"runner/snapshot", "runner/snapshot/tree", "internal/testenv"}, // the suite that every driver passes
 
 		"cmd/caisson":     {"*"}, // wires everything
 		"cmd/vmtest":      {"cmd/vmtest/wire"},
@@ -57,14 +73,20 @@ var ours = rules{
 		"":                  {"internal/leaktest", "internal/testenv"},
 		"internal/archtest": {"images", "profiles"},
 		// The suite and the engine are each other's test.
-		"isolation/isolationtest": {"isolation/native"},
-		"isolation/native":        {"isolation/isolationtest", "isolation/isolationtest/hostile"},
-		"runner":                  {"isolation/native", "runner/journaltest", "runner/store"},
-		"runner/store":            {"runner/journaltest"},
+		"isolation/isolationtest":  {"isolation/native"},
+		"isolation/native":         {"isolation/isolationtest", "isolation/isolationtest/hostile"},
+		"runner":                   {"isolation/native", "runner/journaltest", "runner/store"},
+		"runner/daemon":            {"isolation/native", "runner/store"},
+		"runner/live":              {"isolation/native", "runner/snapshot/overlay"},
+		"runner/snapshot/copytree": {"runner/snapshot/snapshottest"},
+		"runner/snapshot/overlay":  {"runner/snapshot/snapshottest"},
+		"runner/store":             {"runner/journaltest"},
 	},
 	importers: map[string][]string{
 		"database/sql":                     {"runner/store"},
 		"modernc.org/sqlite":               {"runner/store"},
+		"net/http":                         {"runner/daemon"},
+		"github.com/klauspost/compress":    {"runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},
 		"github.com/spf13/cobra":           {"cmd/caisson"},
 		"github.com/containerd/cgroups":    {"quota"},
