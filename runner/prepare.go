@@ -26,6 +26,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/steps"
 )
 
 // hostname is every sandbox's name for itself.
@@ -63,6 +64,7 @@ func (t *task) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	t.sandbox, err = t.s.opt.Engine.Start(ctx, spec)
+	t.steps.Sandbox, t.steps.Group = t.sandbox, t.group
 	return err
 }
 
@@ -335,7 +337,7 @@ func (t *task) stop(ctx context.Context) error {
 	}
 	if t.group != nil {
 		if u, err := t.group.Usage(); err == nil {
-			t.res.Usage = usageOf(u)
+			t.res.Usage = steps.UsageOf(u)
 		}
 		g := t.group
 		t.group = nil
@@ -345,18 +347,14 @@ func (t *task) stop(ctx context.Context) error {
 			return errors.Join(g.Kill(ctx), g.Remove(ctx))
 		})
 	}
-	if t.budget != nil {
-		t.res.Usage.Output = t.budget.Used()
+	if t.steps.Budget != nil {
+		t.res.Usage.Output = t.steps.Budget.Used()
 	}
-	if t.log != nil {
-		_ = t.log.Close() // that the log is not whole is no failure of the task's
-		t.res.Truncated = t.res.Truncated || t.log.Lost() > 0
+	if t.steps.Log != nil {
+		_ = t.steps.Log.Close() // that the log is not whole is no failure of the task's
+		t.res.Truncated = t.res.Truncated || t.steps.Log.Lost() > 0
 	}
 	return errors.Join(errs...)
-}
-
-func usageOf(u quota.Usage) Usage {
-	return Usage{CPU: u.CPU, MemoryPeak: int64(u.MemoryPeak), PidsPeak: int64(u.PidsPeak), OOMKills: u.OOMKills, PidsRefused: u.PidsRefused}
 }
 
 // judge runs the gates on a change.

@@ -21,6 +21,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/pump"
 	"github.com/caisson-dev/caisson/runner/slots"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/steps"
 )
 
 // Run runs one task to its end. The error is for our own failures and for refusals (*Error, which wraps
@@ -83,14 +84,10 @@ type task struct {
 	root     isolation.Rootfs
 	removing errgroup.Group // of the cgroup
 
-	current     atomic.Pointer[isolation.Execution] // what signals go to
-	interrupted atomic.Bool                         // SIGINT or SIGTERM was passed on
+	interrupted atomic.Bool // SIGINT or SIGTERM was passed on
 	progress    sync.Mutex
 
-	out, err *pump.Sink
-	in       *pump.Input
-	log      *logfile.Writer
-	budget   *pump.Budget
+	steps steps.Runner
 }
 
 // to moves the task on, together with the end of the step before.
@@ -137,16 +134,18 @@ func (t *task) connect() {
 	if t.req.TTY {
 		out, err, in = t.req.Terminal.Out, nil, t.req.Terminal.In
 	}
-	t.out = pump.NewSink(out)
-	t.err = t.out
+	x := &t.steps
+	x.Chown, x.Resize = t.s.privileged(), t.req.Terminal.Resize
+	x.Out = pump.NewSink(out)
+	x.Err = x.Out
 	if err == nil || !sameWriter(out, err) {
-		t.err = pump.NewSink(err)
+		x.Err = pump.NewSink(err)
 	}
 	if in != nil {
-		t.in = pump.NewInput(in)
+		x.In = pump.NewInput(in)
 	}
-	t.log = logfile.Create(t.s.logPath(t.feature.ID, t.res.TaskID), 0)
-	t.budget = pump.NewBudget(int64(t.req.Profile.Limits.Output))
+	x.Log = logfile.Create(t.s.logPath(t.feature.ID, t.res.TaskID), 0)
+	x.Budget = pump.NewBudget(int64(t.req.Profile.Limits.Output))
 }
 
 // sameWriter reports whether a and b are one writer, to which no two goroutines may write.
@@ -193,19 +192,6 @@ func (t *task) forward(cancel context.CancelCauseFunc) (stop func()) {
 		}
 	}()
 	return func() { close(quit); <-done }
-}
-
-// signal reports whether there was a process to get it.
-func (t *task) signal(sig os.Signal) bool {
-	x := t.current.Load()
-	n, ok := sig.(syscall.Signal)
-	if x == nil || !ok || (*x).Signal(n) != nil {
-		return false
-	}
-	if n == syscall.SIGINT || n == syscall.SIGTERM {
-		t.interrupted.Store(true)
-	}
-	return true
 }
 
 // seal ends everything that runs, and reads what changed.
@@ -362,7 +348,7 @@ func (t *task) flush(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), flushTime)
 		defer cancel()
 	}
-	for _, sink := range []*pump.Sink{t.out, t.err} {
+	for _, sink := range []*pump.Sink{t.steps.Out, t.steps.Err} {
 		_ = sink.Close(ctx) // what the caller did not take, the log has
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/steps"
 )
 
 // The kinds of promotion.
@@ -51,9 +52,6 @@ type Terminal struct {
 	Size   Winsize
 	Resize <-chan Winsize // nil: the size never changes
 }
-
-// Winsize is a terminal's size in characters. The zero Winsize leaves the kernel's default.
-type Winsize struct{ Rows, Cols uint16 }
 
 // Step is one command.
 type Step struct {
@@ -111,45 +109,18 @@ type Result struct {
 // OK reports whether everything that was asked for happened.
 func (r *Result) OK() bool { return r.Verdict == VerdictOK }
 
-// StepResult is how one step ended.
-type StepResult struct {
-	N         int           `json:"n"` // 1-based
-	Args      []string      `json:"args"`
-	State     StepState     `json:"state"`
-	Verdict   Verdict       `json:"verdict,omitempty"` // "" when it has not been started
-	ExitCode  int           `json:"exit_code"`
-	Signal    string        `json:"signal,omitempty"`
-	Limit     *LimitHit     `json:"limit,omitempty"`
-	Cause     string        `json:"cause,omitempty"`
-	Usage     Usage         `json:"usage"`
-	Truncated bool          `json:"truncated,omitempty"`
-	Started   time.Time     `json:"started,omitzero"`
-	Duration  time.Duration `json:"duration_ns"`
-}
-
-// LimitHit says which limit ended a step.
-type LimitHit struct {
-	Name  string `json:"name"`  // memory, pids, timeout, output
-	Limit string `json:"limit"` // with its unit: 512m, 10m0s
-	Peak  string `json:"peak"`  // what was reached; "unknown" where this kernel does not say
-	Hint  string `json:"hint"`  // the flag and the profile key that raise it
-}
+// What package steps says of a step.
+type (
+	StepResult = steps.Result   // how one step ended
+	LimitHit   = steps.LimitHit // which limit ended it
+	Usage      = steps.Usage    // what was measured from outside
+	Winsize    = steps.Winsize  // a terminal's size in characters
+)
 
 // Weakness is a control that was waived and could not be enforced.
 type Weakness struct {
 	Control isolation.Control `json:"control"`
 	Reason  string            `json:"reason"`
-}
-
-// Usage is what the supervisor measured from outside: plain numbers, because a quantity is never negative and these are
-// -1 where the kernel does not tell.
-type Usage struct {
-	CPU         time.Duration `json:"cpu_ns"`
-	MemoryPeak  int64         `json:"memory_peak"` // bytes
-	PidsPeak    int64         `json:"pids_peak"`
-	OOMKills    int64         `json:"oom_kills,omitempty"`
-	PidsRefused int64         `json:"pids_refused,omitempty"`
-	Output      int64         `json:"output"` // bytes that came out of stdout and stderr
 }
 
 // ChangeSummary is a change in figures.
