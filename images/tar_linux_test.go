@@ -20,6 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/internal/testenv"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 func reg(name, content string) *tar.Header {
@@ -63,6 +65,16 @@ func save(t testing.TB, data []byte) string {
 	return name
 }
 
+func zstdOf(t *testing.T, data []byte) []byte {
+	t.Helper()
+	w, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	return w.EncodeAll(data, nil)
+}
+
 func zip(t testing.TB, data []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -96,7 +108,7 @@ func TestTar(t *testing.T) {
 		}},
 		reg("new\nline \xff", "odd"),
 	)
-	for name, data := range map[string][]byte{"plain": plain, "gzip": zip(t, plain)} {
+	for name, data := range map[string][]byte{"plain": plain, "gzip": zip(t, plain), "zstd": zstdOf(t, plain)} {
 		t.Run(name, func(t *testing.T) {
 			r, err := Tar(save(t, data), t.TempDir())
 			if err != nil {
@@ -203,7 +215,8 @@ func TestTarAttacks(t *testing.T) {
 		"an image":                archive(t, reg("manifest.json", "[]"), reg("abc/layer.tar", "x")),
 		"promises a terabyte":     promise.Bytes(),
 		"truncated":               archive(t, reg("x", strings.Repeat("x", 5000)))[:3000],
-		"zstd":                    {0x28, 0xb5, 0x2f, 0xfd, 0, 0, 0},
+		"broken zstd":             zstdOf(t, archive(t, reg("x", "x")))[:30],
+		"zstd of nothing":         {0x28, 0xb5, 0x2f, 0xfd, 0, 0, 0},
 		"xz":                      {0xfd, '7', 'z', 'X', 'Z', 0, 0},
 		"broken gzip":             zip(t, archive(t, reg("x", "x")))[:30],
 		"no archive":              []byte(strings.Repeat("hello ", 200)),

@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // limits bound what an archive may unpack to: a few bytes of one can promise exabytes.
@@ -98,11 +100,23 @@ func decompress(r io.Reader) (io.Reader, error) {
 	case bytes.HasPrefix(magic, []byte("BZh")):
 		return bzip2.NewReader(b), nil
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		return nil, errors.New("zstd is not supported; decompress it first: zstd -d FILE")
+		return unzstd(b)
 	case bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
 		return nil, errors.New("xz is not supported; decompress it first: xz -dk FILE")
 	}
 	return b, nil
+}
+
+// maxWindow bounds the memory that a zstd archive may ask for: what the format's own tools accept, 128 MiB.
+const maxWindow = 128 << 20
+
+// unzstd decompresses on the reader's own goroutine, so that nothing is left when it is given up.
+func unzstd(r io.Reader) (io.Reader, error) {
+	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
 // add writes one entry.

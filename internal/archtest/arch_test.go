@@ -86,7 +86,7 @@ var ours = rules{
 		"database/sql":                     {"runner/store"},
 		"modernc.org/sqlite":               {"runner/store"},
 		"net/http":                         {"runner/daemon"},
-		"github.com/klauspost/compress":    {"runner/snapshot/layertar"},
+		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},
 		"github.com/spf13/cobra":           {"cmd/caisson"},
 		"github.com/containerd/cgroups":    {"quota"},
