@@ -135,8 +135,8 @@ func (o *BuildOptions) validate() error {
 		return err
 	}
 	for _, s := range o.Stacks {
-		if !clean(s.Target) || len(s.Lower) == 0 || s.Upper == "" || s.Work == "" {
-			return fmt.Errorf("stack %q is incomplete", s.Target)
+		if err := s.Validate(); err != nil {
+			return err
 		}
 	}
 	for _, b := range slices.Concat(o.Root.Binds, o.Mounts) {

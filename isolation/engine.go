@@ -20,12 +20,51 @@ type Engine interface {
 	Close() error                                        // frees pools; sandboxes must be closed before
 }
 
-// Sandbox is a live set of namespaces with a PID 1 of ours and no task yet. It dies with the process that
-// started it. Close is idempotent; after it every other method answers os.ErrClosed.
+// Sandbox is a live set of namespaces with a PID 1 of ours and, at first, no task. It dies with the process that
+// started it. Close is idempotent; after it every other method answers os.ErrClosed. A Sandbox is safe for concurrent
+// use.
+//
+// A checkpoint is made under a Hold:
+//
+//	release, err := box.Hold(ctx)           // nobody runs, nobody is started
+//	held, err := box.Holders(ctx, "/workspace", "/home/user")
+//	if len(held) == 0 {
+//		err = box.Exchange(ctx, workspace, home) // what was the upper is immutable from here on
+//	}
+//	err = release()
 type Sandbox interface {
+	// Exec starts a command. While somebody holds the sandbox it waits; when it is frozen it fails.
 	Exec(ctx context.Context, p *Process) (Execution, error)
-	Freeze(ctx context.Context) error // the whole tree, no cooperation needed
+
+	// Freeze stops the whole tree, no cooperation needed, and Thaw lets it go on. They are the user's switch, not
+	// counted: freezing what is frozen does nothing. A Hold is independent of it: releasing it does not thaw what
+	// Freeze froze, and Thaw does not let go what is held.
+	Freeze(ctx context.Context) error
 	Thaw(ctx context.Context) error
+
+	// Hold keeps the sandbox still until release: nobody can be started, and whoever lives beside PID 1 is frozen.
+	// Holds are counted. release is idempotent. Without a cgroup, freezing is by signals (SIGSTOP), which the
+	// processes' parents can see.
+	Hold(ctx context.Context) (release func() error, err error)
+
+	// Processes returns the live ones but PID 1, in the host's pid namespace, sorted.
+	Processes(ctx context.Context) ([]int, error)
+
+	// Holders returns who uses the mounts at the targets (absolute paths inside): every thread, frozen or not. Without a
+	// Hold, what they do meanwhile may be missed. One that the kernel knows of and does not name has PID 0.
+	Holders(ctx context.Context, targets ...string) ([]Holder, error)
+
+	// Mapped returns the files of the targets that live processes have mapped shared and writable, as "TARGET/path",
+	// sorted: what is stored through a mapping leaves no trace in a file's times.
+	Mapped(ctx context.Context, targets ...string) ([]string, error)
+
+	// Exchange replaces the mounts at the stacks' targets; mounts below them are kept. All or none, and nobody inside
+	// sees one without the other: whoever lives is frozen meanwhile. A *HeldError (ErrHeld) names who prevents it, and
+	// nothing has changed; after a nil error no process can write to an old upper any more. When the kernel fails half
+	// way the sandbox is closed, and the error is os.ErrClosed too. What is left to do of the old mounts is done in the
+	// background; Close waits for it.
+	Exchange(ctx context.Context, stacks ...Stack) error
+
 	PID() int                        // of PID 1, in the host's pid namespace
 	Close(ctx context.Context) error // kills the tree, frees everything
 }

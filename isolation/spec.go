@@ -1,6 +1,8 @@
 package isolation
 
 import (
+	"fmt"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/caisson-dev/caisson/quota"
@@ -18,12 +20,33 @@ type Spec struct {
 	Init   *quota.Leaf  // the leaf of Cgroup that PID 1 lives in; nil together with it
 }
 
-// Stack is an overlay mount, described and not yet made.
+// Stack is a mount made of layers, described and not yet made. Paths are the host's; one below /proc/self/fd/N may
+// lead into a mount that is attached nowhere.
+//
+//   - Lower, Upper and Work: an overlay.
+//   - Upper alone: a bind of Upper, for files that are kept without overlay.
+//   - Lower alone: read-only.
 type Stack struct {
 	Target string  // absolute, inside
-	Lower  []Layer // newest first; the workspace last
-	Upper  string  // host paths, on one filesystem
+	Lower  []Layer // newest first, at most 500; the workspace last
+	Upper  string  // on one filesystem with Work
 	Work   string
+}
+
+// maxLayers is the kernel's: overlay takes no more lower directories.
+const maxLayers = 500
+
+// Validate says what is wrong with a stack, without looking at any file.
+func (s Stack) Validate() error {
+	switch {
+	case !clean(s.Target):
+		return fmt.Errorf("stack %q: the target must be absolute and clean", s.Target)
+	case len(s.Lower) > maxLayers:
+		return fmt.Errorf("stack %q has %d layers, more than %d", s.Target, len(s.Lower), maxLayers)
+	case len(s.Lower) == 0 && s.Upper == "", (len(s.Lower) > 0 && s.Upper != "") != (s.Work != ""):
+		return fmt.Errorf("stack %q is incomplete", s.Target)
+	}
+	return nil
 }
 
 // Layer is one lower directory of a Stack.

@@ -220,3 +220,22 @@ func candidates(name string, env []string) []string {
 	}
 	return out
 }
+
+// Processes returns the live processes but PID 1.
+func (b *sandbox) Processes(context.Context) ([]int, error) { return nil, errors.ErrUnsupported }
+
+// Holders returns who uses the targets' mounts.
+func (b *sandbox) Holders(context.Context, ...string) ([]isolation.Holder, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Mapped returns the files that are mapped shared and writable.
+func (b *sandbox) Mapped(context.Context, ...string) ([]string, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// Exchange replaces the targets' mounts.
+func (b *sandbox) Exchange(context.Context, ...isolation.Stack) error { return errors.ErrUnsupported }
+
+// Hold keeps the sandbox still.
+func (b *sandbox) Hold(context.Context) (func() error, error) { return nil, errors.ErrUnsupported }
