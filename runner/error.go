@@ -18,6 +18,7 @@ import (
 const (
 	ExitRefused  = 120 // we would not, or may not, do what was asked
 	ExitGate     = 121
+	ExitPerson   = 123 // somebody has to decide; the remedy is the command to type
 	ExitInternal = 125 // we could not do what we should have
 	ExitCanceled = 130
 )
@@ -47,6 +48,12 @@ const (
 	CodeRootFS        = "rootfs"        // the root file system cannot be made
 	CodeMount         = "mount"         // a mount of the profile or of -v
 	CodeConfiguration = "configuration" // a profile or option value
+	CodeHeld          = "held"          // live processes hold the workspace or HOME
+	CodeDamaged       = "damaged"       // a checkpoint or a feature's layers cannot be used
+	CodeQuota         = "quota"         // the feature's own disk is full
+	CodeNotLive       = "not_live"      // nothing of the feature runs
+	CodeKey           = "key"           // the idempotency key stands for something else
+	CodeResume        = "resume"        // a step was interrupted, and nobody said whether it may run again
 )
 
 // Error is a failure of ours or a refusal, never a task's: those are Results. Its JSON form is what

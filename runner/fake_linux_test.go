@@ -77,6 +77,25 @@ func (b *fakeBox) PID() int                     { return os.Getpid() }
 func (b *fakeBox) Freeze(context.Context) error { return nil }
 func (b *fakeBox) Thaw(context.Context) error   { return nil }
 
+func (b *fakeBox) Processes(context.Context) ([]int, error) { return nil, nil }
+
+func (b *fakeBox) Holders(context.Context, ...string) ([]isolation.Holder, error) { return nil, nil }
+
+func (b *fakeBox) Mapped(context.Context, ...string) ([]string, error) { return nil, nil }
+
+func (b *fakeBox) Hold(context.Context) (func() error, error) {
+	return func() error { return nil }, nil
+}
+
+func (b *fakeBox) Exchange(_ context.Context, stacks ...isolation.Stack) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	spec := *b.spec
+	spec.Stacks = stacks
+	b.spec = &spec
+	return nil
+}
+
 // Close kills the process group of every command.
 func (b *fakeBox) Close(context.Context) error {
 	b.mu.Lock()

@@ -30,7 +30,14 @@ type FeatureInfo struct {
 	Labels    map[string]string `json:"labels,omitempty"`
 	Created   time.Time         `json:"created"`
 	Updated   time.Time         `json:"updated"`
-	Dir       string            `json:"dir"`             // where its layers lie
+	Dir       string            `json:"dir"` // where its layers lie
+	Detached  bool              `json:"detached,omitempty"`
+	TTL       time.Duration     `json:"ttl_ns,omitempty"`
+	Idle      time.Duration     `json:"idle_ns,omitempty"`
+	Head      string            `json:"head,omitempty"`        // checkpoint that the current state goes on from
+	Saved     int               `json:"checkpoints,omitempty"` // how many checkpoints there are
+	Origin    string            `json:"origin,omitempty"`      // id of the feature that it was forked from
+	Disk      *DiskUsage        `json:"disk,omitempty"`
 	Tasks     []TaskInfo        `json:"tasks,omitempty"` // oldest first; not in lists
 }
 
@@ -77,6 +84,9 @@ type GCReport struct {
 	Directories []string `json:"directories,omitempty"` // that no record names
 	Cgroups     []string `json:"cgroups,omitempty"`     // likewise
 	Recovered   []string `json:"recovered,omitempty"`   // features whose promotion was finished or undone
+	Checkpoints []string `json:"checkpoints,omitempty"` // that the rules of retention dropped
+	Bytes       int64    `json:"bytes,omitempty"`       // that were freed
+	Damaged     []string `json:"damaged,omitempty"`     // checkpoints and layers that cannot be used
 	Problems    []string `json:"problems,omitempty"`    // what could not be done, and why; it stays for the next time
 }
 

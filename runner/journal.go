@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"time"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
 // Errors of a Journal. Everything else that it returns is an *Error already, or the context's.
@@ -15,6 +19,14 @@ var (
 	ErrStale      = errors.New("the state has changed meanwhile") // compare-and-set failed
 	ErrTransition = errors.New("no such transition")              // not in Transitions
 )
+
+// ClaimedError is Submit's answer for an idempotency key that a task has: nothing was recorded.
+type ClaimedError struct{ Task string }
+
+func (e *ClaimedError) Error() string { return "the key belongs to task " + e.Task }
+
+// Is says that a claimed key exists already.
+func (e *ClaimedError) Is(target error) bool { return target == ErrExists }
 
 // Journal is the durable memory of a supervisor: features, tasks, steps and the audit trail. Every method is one
 // transaction. Several processes share one journal; it is safe for concurrent use. Liveness is never in it: a
@@ -40,8 +52,8 @@ type Journal interface {
 	Task(ctx context.Context, id string) (TaskRecord, error)
 	// Tasks lists a feature's, oldest first.
 	Tasks(ctx context.Context, featureID string) ([]TaskRecord, error)
-	// Unfinished is what a start asks: features with a live task (Last, without its steps), half removed, or half
-	// promoted.
+	// Unfinished is what a start asks: features with a live task (Last, without its steps), half removed, half
+	// promoted, or live (Detached).
 	Unfinished(ctx context.Context) ([]FeatureRecord, error)
 
 	// Promoting notes that a promotion outside of any task begins, or that it has ended: meanwhile Unfinished lists the
@@ -60,6 +72,52 @@ type Journal interface {
 	Close() error
 }
 
+// CheckpointJournal is the part of a journal that remembers checkpoints. The disk is the truth about which there are;
+// what only a journal knows of them (labels, verdicts, digests) is computed again or lost when it is.
+type CheckpointJournal interface {
+	// AddCheckpoint records a checkpoint and does the moves in one transaction. A step that moves to StepDone gets the
+	// checkpoint's id: "done" and "which state" cannot disagree. ErrExists for an id that is there, ErrNotFound for an
+	// unknown feature, else what Move answers.
+	AddCheckpoint(ctx context.Context, c CheckpointRecord, moves ...Move) error
+	// UpdateCheckpoint changes what u names. ErrNotFound.
+	UpdateCheckpoint(ctx context.Context, id string, u CheckpointUpdate) error
+	// Checkpoint finds within a feature, by id, by a unique prefix of one, or by label (the newest with it). An alias is
+	// found under its own id and answered with AliasOf. ErrNotFound, also for one of another feature; *Error with
+	// CodeAmbiguous.
+	Checkpoint(ctx context.Context, featureID, ref string) (CheckpointRecord, error)
+	// Checkpoints lists a feature's own, oldest first, with Verdicts, Aliases and LastGood.
+	Checkpoints(ctx context.Context, featureID string) ([]CheckpointRecord, error)
+	// LastGood is the newest checkpoint that was promoted, or at which at least one gate ran and no blocking one failed;
+	// not lost, not damaged. ErrNotFound.
+	LastGood(ctx context.Context, featureID string) (CheckpointRecord, error)
+	// DropCheckpoints forgets, with the verdicts; children keep the parent's id. All or none: ErrNotFound.
+	DropCheckpoints(ctx context.Context, featureID string, ids ...string) error
+	// AddVerdicts stores what gates say of a checkpoint; a gate's newer verdict replaces its older one. ErrNotFound.
+	AddVerdicts(ctx context.Context, checkpoint string, v []gates.Verdict) error
+
+	// AddFileEvents appends to the log of what happened to files, which keeps the newest 20,000 of each feature.
+	AddFileEvents(ctx context.Context, e []FileEvent) error
+	// Events is the audit trail and the log of files, by Seq, those after o.Since; Follow is the caller's business.
+	Events(ctx context.Context, o EventOptions) ([]Event, error)
+	// AddTiming keeps the newest 4096 of each feature and kind.
+	AddTiming(ctx context.Context, t Timing) error
+	// Timings are a feature's, "" those of all.
+	Timings(ctx context.Context, featureID string) ([]Timing, error)
+
+	// Claim gives an idempotency key to id (of a task or a checkpoint) unless another has it, and answers that one. The
+	// same key for something else (digest) is an *Error with CodeKey.
+	Claim(ctx context.Context, key, digest, id string) (existing string, err error)
+	// Fork records a feature that begins on a checkpoint of another, in its lineage: FeatureRecord.Index is the
+	// lineage's. ErrExists for the name, ErrNotFound.
+	Fork(ctx context.Context, f FeatureRecord, from string) (FeatureRecord, error)
+	// Kin lists every feature of a lineage, itself and retired ones too, oldest first.
+	Kin(ctx context.Context, featureID string) ([]FeatureRecord, error)
+	// UpdateFeature changes what u names. ErrNotFound.
+	UpdateFeature(ctx context.Context, id string, u FeatureUpdate) error
+	// Compact makes the files of the journal small (wal_checkpoint(TRUNCATE)).
+	Compact(ctx context.Context) error
+}
+
 // Submission is what Journal.Submit records.
 type Submission struct {
 	Feature    FeatureRecord // only its ID matters unless NewFeature
@@ -67,6 +125,10 @@ type Submission struct {
 	Task       TaskRecord
 	MaxQueue   int  // how many tasks may wait; ignored when Admitted
 	Admitted   bool // it has a slot: from StateQueued to StatePreparing at once
+
+	// Key is an idempotency key, claimed in the same transaction with KeyDigest: when a task has it, Submit records nothing
+	// and answers *ClaimedError.
+	Key, KeyDigest string
 }
 
 // FeatureRecord is a feature as stored.
@@ -81,7 +143,66 @@ type FeatureRecord struct {
 	Retired   bool        // being removed
 	Promoting bool        // being promoted outside of any task
 	Last      *TaskRecord // newest task; only in lists
+
+	Lineage   string        // id of the feature whose Index it has: itself, unless it is a fork
+	Origin    string        // id of the feature that it was forked from
+	Detached  bool          // it is live without a task
+	TTL       time.Duration // it is stopped this long after its start; 0: never
+	Idle      time.Duration // it is stopped this long after its last task; 0: never
+	Disk      quota.Bytes   // the limits of its disk unit; 0: it has none
+	Inodes    quota.Count   // 0: no limit
+	Mechanism string        // that keeps them
+	Driver    string        // of its layers; "" is overlay
 }
+
+// FeatureUpdate is what may change of a feature; nil stays.
+type FeatureUpdate struct {
+	Detached          *bool
+	TTL, Idle         *time.Duration
+	Disk              *quota.Bytes
+	Inodes            *quota.Count
+	Mechanism, Driver *string
+}
+
+// CheckpointRecord is a checkpoint as stored: FeatureID names the feature. Feature, Aliases, Head, LastGood and Verdicts
+// are answers, and not stored in it.
+type CheckpointRecord struct{ Checkpoint }
+
+// CheckpointUpdate is what may change of a checkpoint; nil stays.
+type CheckpointUpdate struct {
+	Label, Digest, AliasOf, Damaged  *string
+	Counts                           *snapshot.ChangeCounts
+	Bytes                            *int64
+	Indexed, Durable, Promoted, Lost *bool
+}
+
+// FileEvent is one thing that happened to a file of the workspace or of HOME.
+type FileEvent struct {
+	At        time.Time
+	FeatureID string
+	TaskID    string
+	Step      int
+	Stack     string // workspace, home
+	Path      string // relative to it; any bytes
+	Kind      string // added, modified, deleted, mode
+	Size      int64
+}
+
+// Timing is how long something took once.
+type Timing struct {
+	FeatureID string
+	Kind      string // TimingSeal and so on
+	At        time.Time
+	Took      time.Duration
+}
+
+// The kinds of Timing.
+const (
+	TimingSeal       = "seal"
+	TimingPause      = "pause" // how long a live sandbox stood still for a seal
+	TimingRollback   = "rollback"
+	TimingValidation = "validation"
+)
 
 // TaskRecord is a task as stored.
 type TaskRecord struct {
@@ -92,6 +213,7 @@ type TaskRecord struct {
 	Profile       json.RawMessage // the effective profile it ran under
 	ProfileDigest string
 	Remove        bool            // the feature goes with the task's end
+	Options       json.RawMessage // of the request: what a resume needs besides the steps
 	Result        json.RawMessage // a Result; nil until the task has ended
 	Created       time.Time
 	Updated       time.Time // of the last transition
@@ -99,9 +221,12 @@ type TaskRecord struct {
 
 // StepRecord is a step as stored.
 type StepRecord struct {
-	N     int // 1-based
-	State StepState
-	Args  []string
+	N          int // 1-based
+	State      StepState
+	Args       []string
+	Retry      bool            // it may be run again after it was interrupted
+	Checkpoint string          // id of the state after it
+	Options    json.RawMessage // a Step: what a resume needs besides Args
 }
 
 // Move is one transition of a task, with at most one of a step.

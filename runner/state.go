@@ -31,7 +31,8 @@ const (
 // Transitions is the whole state machine of a task: what may follow each state. runner/store copies it
 // into the database, where a trigger refuses everything else. Every live state can be interrupted (its
 // supervisor may die), fail (so may our own machinery) and be cancelled. A task that a gate rejected stays
-// rejected: promoting its change later is an act on the feature.
+// rejected: promoting its change later is an act on the feature. What failed, was cancelled or was interrupted can
+// be resumed, and is then prepared again.
 var Transitions = map[State][]State{
 	StateQueued:           {StatePreparing, StateRejected, StateFailed, StateCancelled, StateInterrupted},
 	StatePreparing:        {StateRunning, StateRejected, StateFailed, StateCancelled, StateInterrupted},
@@ -43,9 +44,9 @@ var Transitions = map[State][]State{
 	StatePromoting:        {StateSucceeded, StateRejected, StateFailed, StateCancelled, StateInterrupted},
 	StateInterrupted:      {StatePreparing, StateCancelled},
 	StateSucceeded:        nil,
-	StateFailed:           nil,
+	StateFailed:           {StatePreparing},
 	StateRejected:         nil,
-	StateCancelled:        nil,
+	StateCancelled:        {StatePreparing},
 }
 
 // States returns every state, sorted.

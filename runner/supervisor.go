@@ -18,6 +18,7 @@ import (
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/slots"
 )
@@ -45,6 +46,8 @@ type Options struct {
 	Cgroups    *quota.Cgroups   // nil where there are none; then
 	CgroupsErr error            // says why
 	Journal    Journal          // the Supervisor closes it, also when New fails
+	Disk       *disk.Store      // nil where there are no disk units
+	Daemon     Dialer           // asks the holders of other live features; nil: nobody can be asked
 	NewID      func() string    // ids of features and tasks; nil: monotonic ULIDs
 }
 

@@ -33,6 +33,11 @@ type Request struct {
 	Remove         bool     // --rm: the feature goes away with its change when the task has ended
 	Labels         map[string]string
 
+	Detach      bool              // the sandbox stays until Stop; Steps may then be empty
+	Key         string            // idempotency key: a second request with it answers the task of the first
+	TTL, Idle   time.Duration     // of a detached feature, over the profile's; 0: the profile's
+	Checkpoints *CheckpointPolicy // over the profile's; nil: the profile's
+
 	// TTY allocates a terminal inside; Terminal is then used instead of Stdin, Stdout and Stderr. What is read (Stdin, or
 	// Terminal.In) may be nil: the command then reads end of file. Interactive is for the record.
 	TTY, Interactive bool
@@ -62,6 +67,15 @@ type Step struct {
 	Timeout  time.Duration `json:"timeout,omitempty"` // 0: the profile's
 	Limits   *quota.Limits `json:"limits,omitempty"`  // nil: only the feature's; else on the step's own cgroup
 	Network  string        `json:"network,omitempty"` // "" or "none"; every other rule is refused
+	Retry    bool          `json:"retry,omitempty"`   // it may be run again after it was interrupted
+}
+
+// CheckpointPolicy is when checkpoints are made by themselves.
+type CheckpointPolicy struct {
+	Off      bool          `json:"off,omitempty"`         // only before what destroys
+	Every    time.Duration `json:"every_ns,omitempty"`    // in a long step; 0: never by time
+	Files    int           `json:"files,omitempty"`       // after so many changed files; 0: never by count
+	Debounce time.Duration `json:"debounce_ns,omitempty"` // how long nothing must have changed
 }
 
 // Progress is told at each change of state.
@@ -96,7 +110,10 @@ type Result struct {
 	Change        *ChangeSummary          `json:"change,omitempty"`
 	Gates         []gates.Verdict         `json:"gates,omitempty"`
 	Promoted      *snapshot.PromoteReport `json:"promoted,omitempty"`
-	Kept          bool                    `json:"kept"` // the feature still exists: see diff, promote, discard
+	Kept          bool                    `json:"kept"`                  // the feature still exists: see diff, promote, discard
+	Checkpoints   []Checkpoint            `json:"checkpoints,omitempty"` // of this task, oldest first
+	LastGood      string                  `json:"last_good,omitempty"`   // id of the feature's last good checkpoint
+	Disk          *DiskUsage              `json:"disk,omitempty"`        // of the feature, at the end
 	Usage         Usage                   `json:"usage"`
 	Truncated     bool                    `json:"truncated,omitempty"` // the log does not hold all of the output
 	Created       time.Time               `json:"created"`
@@ -134,3 +151,12 @@ type ChangeSummary struct {
 
 // Empty reports whether nothing changed.
 func (c *ChangeSummary) Empty() bool { return c == nil || c.Added+c.Modified+c.Deleted == 0 }
+
+// DiskUsage is what a feature takes of its disk unit.
+type DiskUsage struct {
+	Mechanism  string `json:"mechanism"`
+	Used       int64  `json:"used"`  // bytes
+	Limit      int64  `json:"limit"` // bytes
+	Inodes     int64  `json:"inodes"`
+	InodeLimit int64  `json:"inode_limit,omitempty"` // 0: there is none
+}
