@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/native/internal/netns"
 	"github.com/caisson-dev/caisson/isolation/seccomp"
 )
 
@@ -21,10 +22,10 @@ type Engine struct {
 	root    bool // we may make id ranges and mounts; otherwise the child does, with our one id
 	lastCap int
 	pause   *os.File
-	netns   int // our own namespaces, for the spawner threads to return to
-	pidns   int
+	ownNet  int // our own namespaces, for the spawner threads to return to
+	ownPID  int
 	spawner *spawner
-	pool    *netnsPool // root only
+	pool    *netns.Pool // root only
 	maps    mapKeeper
 	live    sync.WaitGroup // sandboxes
 	scratch string         // where the probe makes its directories
@@ -48,7 +49,7 @@ func New(o Options) (isolation.Engine, error) {
 
 func newEngine(o Options) (*Engine, error) {
 	e := &Engine{
-		root: privileged(), scratch: o.ScratchDir, lastCap: lastCap(), netns: -1, pidns: -1,
+		root: privileged(), scratch: o.ScratchDir, lastCap: lastCap(), ownNet: -1, ownPID: -1,
 		maps: mapKeeper{ns: map[string]int{}}, filters: map[*specs.LinuxSeccomp]*unix.SockFprog{},
 		lstat: os.Lstat, patience: scriptTimeout,
 	}
@@ -57,7 +58,7 @@ func newEngine(o Options) (*Engine, error) {
 		threads, spare = 1, 0
 	}
 	if e.root {
-		e.pool = newNetnsPool(spare) // first: it works while we go on
+		e.pool = netns.NewPool(spare) // first: it works while we go on
 	}
 	e.spawner = newSpawner(threads)
 	if err := e.acquire(); err != nil {
@@ -71,7 +72,7 @@ func (e *Engine) acquire() (err error) {
 	if e.pause, err = pauseMemfd(); err != nil {
 		return err
 	}
-	for name, fd := range map[string]*int{"net": &e.netns, "pid": &e.pidns} {
+	for name, fd := range map[string]*int{"net": &e.ownNet, "pid": &e.ownPID} {
 		if *fd, err = unix.Open("/proc/self/ns/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 			return fmt.Errorf("own %s namespace: %w", name, err)
 		}
@@ -122,11 +123,11 @@ func (e *Engine) Root() bool { return e.root }
 func (e *Engine) Close() error {
 	e.live.Wait()
 	if e.pool != nil {
-		e.pool.close()
+		e.pool.Close()
 	}
 	e.spawner.close()
 	e.maps.close()
-	for _, fd := range []int{e.netns, e.pidns} {
+	for _, fd := range []int{e.ownNet, e.ownPID} {
 		if fd >= 0 {
 			_ = unix.Close(fd) // namespaces of our own
 		}

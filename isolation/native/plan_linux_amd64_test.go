@@ -31,9 +31,9 @@ func TestGoldenPlans(t *testing.T) {
 			e := testEngine(t)
 			e.root, e.lastCap, e.lstat = root, 3, fakeProc
 			spec := goldenSpec(t, root)
-			st := &starter{e: e, s: spec, netns: -1, lifeline: [2]int{3, 4}, errors: [2]int{5, 6}}
+			st := &starter{mounter: mounter{e: e, ids: spec.IDs}, s: spec, netns: -1, lifeline: [2]int{3, 4}, errors: [2]int{5, 6}}
 			defer func() { st.lifeline, st.errors = [2]int{-1, -1}, [2]int{-1, -1}; st.release() }()
-			p, err := st.planMounts()
+			p, err := st.planned(st.plan)
 			if err != nil {
 				t.Fatal(err)
 			}

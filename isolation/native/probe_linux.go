@@ -365,6 +365,6 @@ func (e *Engine) probeOverlay(p *prober, now *immediate, dir string) error {
 		now.fds = append(now.fds, fd)
 		paths[i] = fdPath{name, fd}
 	}
-	_, err := mountOverlay(c, overlaySpec{name: "probe", lower: paths[:1], upper: paths[1], work: paths[2], userxattr: !e.root})
+	_, err := mountOverlay(c, overlaySpec{name: "probe", lower: lowerDirs{n: 1, joined: paths[:1]}, upper: paths[1], work: paths[2], userxattr: !e.root})
 	return err
 }

@@ -74,13 +74,13 @@ func (e *Engine) spawn(s *script, o spawnOptions) (pid, pidfd int, err error) {
 			if err := unix.Setns(o.netns, unix.CLONE_NEWNET); err != nil {
 				return fmt.Errorf("enter network namespace: %w", err)
 			}
-			defer e.leave(e.netns, unix.CLONE_NEWNET)
+			defer e.leave(e.ownNet, unix.CLONE_NEWNET)
 		}
 		if o.pidns >= 0 {
 			if err := unix.Setns(o.pidns, unix.CLONE_NEWPID); err != nil {
 				return fmt.Errorf("enter pid namespace: %w", err)
 			}
-			defer e.leave(e.pidns, unix.CLONE_NEWPID)
+			defer e.leave(e.ownPID, unix.CLONE_NEWPID)
 		}
 		pid, pidfd, err = clone(s, o, e.patience)
 		return err

@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/isolation"
@@ -22,7 +26,7 @@ func (e *Engine) Start(ctx context.Context, s *isolation.Spec) (isolation.Sandbo
 	if err := e.check(s); err != nil {
 		return nil, err
 	}
-	st := &starter{e: e, s: s, netns: -1, lifeline: [2]int{-1, -1}, errors: [2]int{-1, -1}}
+	st := &starter{mounter: mounter{e: e, ids: s.IDs}, s: s, netns: -1, lifeline: [2]int{-1, -1}, errors: [2]int{-1, -1}}
 	defer st.release()
 	box, err := st.start()
 	if err != nil {
@@ -52,21 +56,17 @@ func (e *Engine) check(s *isolation.Spec) error {
 
 // starter is one start in progress: what it holds is released when it ends.
 type starter struct {
-	e        *Engine
+	mounter
 	s        *isolation.Spec
-	now      immediate // mounts made by the supervisor
-	dirs     []int     // layers held open
-	fixed    int       // descriptors of the child's own
 	entry    *quota.Entry
-	attached bool // idmapped layers are attached, on this thread
 	netns    int
 	lifeline [2]int // the supervisor holds [1] as long as the sandbox lives
 	errors   [2]int // end of file says that the child has executed, or failed
 }
 
 func (st *starter) release() {
-	st.now.close()
-	for _, fd := range append(st.dirs, st.netns, st.lifeline[0], st.lifeline[1], st.errors[0], st.errors[1]) {
+	st.mounter.release()
+	for _, fd := range []int{st.netns, st.lifeline[0], st.lifeline[1], st.errors[0], st.errors[1]} {
 		if fd >= 0 {
 			_ = unix.Close(fd) // nothing was written through them
 		}
@@ -90,7 +90,7 @@ func (st *starter) start() (*sandbox, error) {
 		}
 		st.entry = entry
 	}
-	p, err := st.planMounts()
+	p, err := st.planned(st.plan)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (st *starter) run(script *script) (*sandbox, error) {
 	}
 	if st.e.root { // a child that shares memory costs nothing, whatever our size
 		o.flags |= unix.CLONE_VM
-		fd, err := st.e.pool.get()
+		fd, err := st.e.pool.Get()
 		if err != nil {
 			return nil, err
 		}
@@ -182,33 +182,107 @@ func (e *Engine) waitEOF(fd int) bool {
 	}
 }
 
-// open holds a layer's directory, by whoever mounts it: an overlay takes only directories of the mounter's own
-// mount namespace. The child's descriptors get numbers that are known beforehand.
-func (st *starter) open(p *plan, name, dir string) (fdPath, error) {
-	if !st.e.root {
-		st.fixed++
-		return p.open(name, dir, childFDs()+st.fixed), nil
+// formatMap writes mappings as /proc/PID/uid_map reads them.
+func formatMap(m []specs.LinuxIDMapping) string {
+	var b strings.Builder
+	for _, x := range m {
+		fmt.Fprintf(&b, "%d %d %d\n", x.ContainerID, x.HostID, x.Size)
 	}
-	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	return b.String()
+}
+
+// writeMaps gives a child that waits in its fresh user namespace its ids. An unprivileged writer must give up
+// setgroups first.
+func writeMaps(pid int, uid, gid []specs.LinuxIDMapping, single bool) error {
+	proc := "/proc/" + strconv.Itoa(pid) + "/"
+	if single {
+		if err := writeFile(proc+"setgroups", "deny"); err != nil {
+			return err
+		}
+	}
+	if err := writeFile(proc+"uid_map", formatMap(uid)); err != nil {
+		return err
+	}
+	return writeFile(proc+"gid_map", formatMap(gid))
+}
+
+func writeFile(name, data string) error {
+	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fdPath{}, &os.PathError{Op: "open", Path: dir, Err: err}
+		return &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	st.dirs = append(st.dirs, fd)
-	return fdPath{name, fd}, nil
+	_, err = unix.Write(fd, []byte(data))
+	_ = unix.Close(fd) // written or not is known already
+	if err != nil {
+		return &os.PathError{Op: "write", Path: name, Err: err}
+	}
+	return nil
 }
 
-// childFDs is where the child's own descriptors begin: beyond what a supervisor has open, below its limit.
-func childFDs() int {
-	const most, room = 8192, 96
-	var own unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err != nil {
-		return most - room
-	}
-	return int(min(own.Cur, most)) - room
+// mapKeeper holds the user namespaces that idmapped mounts refer to, one per pair of maps.
+type mapKeeper struct {
+	mu sync.Mutex
+	ns map[string]int
 }
 
-func (p *plan) open(name, dir string, number int) fdPath {
-	fd := p.add("open "+name, unix.SYS_OPENAT, unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	p.add("keep "+name, unix.SYS_DUP3, fd, number, unix.O_CLOEXEC)
-	return fdPath{name, number}
+// userns returns a namespace with these maps, made by a child that only waits until it may end.
+func (e *Engine) mountUserns(uid, gid []specs.LinuxIDMapping) (int, error) {
+	key := formatMap(uid) + "/" + formatMap(gid)
+	e.maps.mu.Lock()
+	defer e.maps.mu.Unlock()
+	if fd, ok := e.maps.ns[key]; ok {
+		return fd, nil
+	}
+	var line [2]int
+	if err := unix.Pipe2(line[:], unix.O_CLOEXEC); err != nil {
+		return -1, fmt.Errorf("pipe: %w", err)
+	}
+	defer func() { _ = unix.Close(line[0]) }()
+	p := &plan{}
+	p.add("close lifeline", unix.SYS_CLOSE, hostFD{"lifeline", line[1]})
+	p.soft("wait", unix.SYS_READ, hostFD{"lifeline", line[0]}, make([]byte, 1), 1)
+	s, err := p.compile()
+	if err != nil {
+		_ = unix.Close(line[1])
+		return -1, err
+	}
+	defer s.free()
+	pid, pidfd, err := e.spawn(s, spawnOptions{flags: unix.CLONE_VM | unix.CLONE_NEWUSER, netns: -1, pidns: -1, cgroup: -1})
+	if err != nil {
+		_ = unix.Close(line[1])
+		return -1, fmt.Errorf("user namespace for an idmapped mount: %w", err)
+	}
+	fd := -1
+	if err = writeMaps(pid, uid, gid, false); err == nil {
+		fd, err = unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	_ = unix.Close(line[1]) // end of file: the child leaves
+	_, werr := reap(pidfd)
+	_ = unix.Close(pidfd)
+	if err == nil {
+		err = werr
+	}
+	if err != nil {
+		return -1, fmt.Errorf("user namespace for an idmapped mount: %w", err)
+	}
+	e.maps.ns[key] = fd
+	return fd, nil
+}
+
+func (k *mapKeeper) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, fd := range k.ns {
+		_ = unix.Close(fd)
+		delete(k.ns, key)
+	}
+}
+
+// idmap applies maps to a detached tree.
+func (e *Engine) idmap(tree any, name string, uid, gid []specs.LinuxIDMapping) error {
+	ns, err := e.mountUserns(uid, gid)
+	if err != nil {
+		return err
+	}
+	return setattr(&immediate{}, tree, name, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns)})
 }

@@ -1,11 +1,8 @@
 package native
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"runtime"
 	"strconv"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -13,58 +10,6 @@ import (
 
 	"github.com/caisson-dev/caisson/isolation"
 )
-
-// planMounts plans, and as root makes the mounts. Kernels before 6.15 take no detached mount as an overlay's layer:
-// there the idmapped layers are attached, in a mount namespace of this thread alone. The first refusal tells.
-func (st *starter) planMounts() (p *plan, err error) {
-	if !st.e.root {
-		return st.plan()
-	}
-	if !st.e.attachLayers.Load() {
-		p, err = st.plan()
-		if !errors.Is(err, unix.EINVAL) {
-			return p, err
-		}
-		st.now.close()
-	}
-	st.attached = true
-	aerr := inPrivateMounts(func() error {
-		var err error
-		p, err = st.plan()
-		return err
-	})
-	if aerr == nil {
-		st.e.attachLayers.Store(true)
-	}
-	return p, aerr
-}
-
-// inPrivateMounts runs f on a thread whose mount namespace is a fresh copy of the host's: what f attaches is seen by
-// nobody, and gone with the thread.
-func inPrivateMounts(f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends here
-		done <- func() error {
-			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-				return fmt.Errorf("private mount namespace: %w", err)
-			}
-			if err := unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-				return fmt.Errorf("private mounts: %w", err)
-			}
-			return f()
-		}()
-	}()
-	return <-done
-}
-
-// attachLayer puts an idmapped tree where it came from, for this thread only, and opens it there.
-func (st *starter) attachLayer(p *plan, tree any, label, dir string) (fdPath, error) {
-	if _, err := st.now.call("attach "+label, unix.SYS_MOVE_MOUNT, tree, "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fdPath{}, err
-	}
-	return st.open(p, label, dir)
-}
 
 // plan is the whole life of PID 1 until it is the pause program, in the order in which it happens.
 func (st *starter) plan() (*plan, error) {
@@ -138,7 +83,7 @@ func (st *starter) mounts(p *plan) error {
 	stacks := st.s.Stacks
 	for _, m := range st.s.OCI.Mounts {
 		for len(stacks) > 0 && anyBelow(m.Destination, stacks) {
-			if err := st.stack(p, stacks[0]); err != nil {
+			if err := st.attachStack(p, stacks[0]); err != nil {
 				return err
 			}
 			stacks = stacks[1:]
@@ -148,7 +93,7 @@ func (st *starter) mounts(p *plan) error {
 		}
 	}
 	for _, s := range stacks {
-		if err := st.stack(p, s); err != nil {
+		if err := st.attachStack(p, s); err != nil {
 			return err
 		}
 	}
@@ -174,14 +119,6 @@ func anyBelow(target string, stacks []isolation.Stack) bool {
 	return false
 }
 
-// maker is who makes a mount: the supervisor as root, else the child.
-func (st *starter) maker(p *plan) caller {
-	if st.e.root {
-		return &st.now
-	}
-	return p
-}
-
 const readonlyRoot = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 
 // root is the root filesystem: a read-only bind of its only layer, or a read-only overlay of several.
@@ -190,90 +127,20 @@ func (st *starter) root(p *plan) (any, error) {
 	if len(st.s.Layers) == 1 && st.s.Layers[0].Map == isolation.MapNone {
 		return cloneTree(c, st.s.Layers[0].Path, "root", readonlyRoot)
 	}
-	lower, err := st.layers(p, "root", st.s.Layers)
+	lower, err := st.lower(p, "root", st.s.Layers)
 	if err != nil {
 		return nil, err
 	}
 	return mountOverlay(c, overlaySpec{name: "root", lower: lower, userxattr: !st.e.root, attrs: readonlyRoot})
 }
 
-// stack mounts one overlay stack.
-func (st *starter) stack(p *plan, s isolation.Stack) error {
-	lower, err := st.layers(p, s.Target, s.Lower)
+func (st *starter) attachStack(p *plan, s isolation.Stack) error {
+	tree, err := st.stack(p, s)
 	if err != nil {
 		return err
-	}
-	if err := clearVolatile(s.Work); err != nil {
-		return err
-	}
-	upper, err := st.open(p, s.Target+" upper", s.Upper)
-	if err != nil {
-		return err
-	}
-	work, err := st.open(p, s.Target+" work", s.Work)
-	if err != nil {
-		return err
-	}
-	tree, err := mountOverlay(st.maker(p), overlaySpec{
-		name: s.Target, lower: lower, upper: upper, work: work, userxattr: !st.e.root,
-		attrs: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
-	})
-	if err != nil {
-		return fmt.Errorf("overlay at %s: %w", s.Target, err)
 	}
 	p.attach(tree, s.Target)
 	return nil
-}
-
-// clearVolatile removes the mark that a volatile overlay leaves, so that its layer can be mounted again: what the mark
-// warns of, a host that went down before the data was on disk, is for the journal to know.
-func clearVolatile(work string) error {
-	inner := filepath.Join(work, "work")
-	if os.Geteuid() != 0 { // the kernel made these without any permission; they are ours
-		for _, dir := range []string{"", "incompat", "incompat/volatile"} {
-			if err := os.Chmod(filepath.Join(inner, dir), 0o700); err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("work directory of an earlier mount: %w", err)
-			}
-		}
-	}
-	if err := os.RemoveAll(filepath.Join(inner, "incompat")); err != nil {
-		return fmt.Errorf("work directory of an earlier mount: %w", err)
-	}
-	return nil
-}
-
-// layers opens the lower directories, idmapped where they hold other ids than the sandbox's.
-func (st *starter) layers(p *plan, name string, layers []isolation.Layer) ([]fdPath, error) {
-	ids := st.s.IDs
-	var out []fdPath
-	for i, l := range layers {
-		label := name + " lower " + strconv.Itoa(i)
-		uid, gid := ids.MountMappings(l.Map, ids.Owner, ids.OwnerGroup)
-		if uid == nil {
-			dir, err := st.open(p, label, l.Path)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, dir)
-			continue
-		}
-		// Not recursive: an overlay does not descend into mounts below a lower directory.
-		tree, err := openTree(&st.now, l.Path, label, 0)
-		if err != nil {
-			return nil, err
-		}
-		if err := st.e.idmap(tree, label, uid, gid); err != nil {
-			return nil, idmapUnsupported(l.Path, err)
-		}
-		layer := fdPath{label, st.now.last()}
-		if st.attached {
-			if layer, err = st.attachLayer(p, tree, label, l.Path); err != nil {
-				return nil, err
-			}
-		}
-		out = append(out, layer)
-	}
-	return out, nil
 }
 
 // mount plans one mount of the OCI spec.

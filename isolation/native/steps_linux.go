@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/caisson-dev/caisson/isolation/native/internal/netns"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
@@ -60,63 +61,6 @@ type fdPath struct {
 }
 
 func (p fdPath) String() string { return fmt.Sprintf("/proc/self/fd/%d", p.fd) }
-
-// overlaySpec is one overlay to mount.
-type overlaySpec struct {
-	name        string
-	lower       []fdPath // newest first
-	upper, work fdPath   // both zero: read-only
-	userxattr   bool     // unprivileged: overlay's own attributes are user.overlay.*
-	attrs       int      // MOUNT_ATTR_*
-}
-
-// mountOverlay makes a detached overlay. The options are fixed: a layer's format depends on them.
-func mountOverlay(c caller, o overlaySpec) (any, error) {
-	fs, err := c.call("fsopen overlay "+o.name, unix.SYS_FSOPEN, "overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, err
-	}
-	for _, kv := range o.options() {
-		cmd, value := unix.FSCONFIG_SET_STRING, any(kv[1])
-		if kv[1] == "" {
-			cmd, value = unix.FSCONFIG_SET_FLAG, nil
-		}
-		if _, err := c.call("overlay "+kv[0], unix.SYS_FSCONFIG, fs, cmd, kv[0], value, 0); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := c.call("create overlay "+o.name, unix.SYS_FSCONFIG, fs, unix.FSCONFIG_CMD_CREATE, nil, nil, 0); err != nil {
-		return nil, err
-	}
-	return c.call("fsmount overlay "+o.name, unix.SYS_FSMOUNT, fs, unix.FSMOUNT_CLOEXEC, o.attrs)
-}
-
-// joinedLayers is how many layers fit into one fsconfig string as /proc/self/fd/N; more need lowerdir+ (kernel 6.5).
-const joinedLayers = 10
-
-func (o overlaySpec) options() [][2]string {
-	var kv [][2]string
-	if len(o.lower) <= joinedLayers {
-		paths := make([]string, len(o.lower))
-		for i, l := range o.lower {
-			paths[i] = l.String()
-		}
-		kv = append(kv, [2]string{"lowerdir", strings.Join(paths, ":")})
-	} else {
-		for _, l := range o.lower {
-			kv = append(kv, [2]string{"lowerdir+", l.String()})
-		}
-	}
-	if o.upper != (fdPath{}) {
-		// volatile: a task's fsync is free, and unmounting does not flush the host's disk; promote syncs.
-		kv = append(kv, [2]string{"upperdir", o.upper.String()}, [2]string{"workdir", o.work.String()}, [2]string{"volatile", ""})
-	}
-	kv = append(kv, [2]string{"index", "off"}, [2]string{"metacopy", "off"}, [2]string{"xino", "auto"})
-	if o.userxattr {
-		return append(kv, [2]string{"userxattr", ""})
-	}
-	return append(kv, [2]string{"redirect_dir", "on"})
-}
 
 // cloneTree makes a detached copy of the mounts at source with the given attributes, sub-mounts too.
 // Attributes can only be added: those of the host stay.
@@ -299,4 +243,10 @@ func (p *plan) setRlimits(limits []specs.POSIXRlimit) {
 		r.Cur = min(l.Soft, r.Max)
 		p.add("limit "+l.Type, unix.SYS_PRLIMIT64, 0, n, r, nil)
 	}
+}
+
+// raiseLoopback raises lo in a child that made its own network namespace.
+func (p *plan) raiseLoopback() {
+	s := p.add("socket", unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	p.add("raise lo", unix.SYS_IOCTL, s, uintptr(unix.SIOCSIFFLAGS), netns.LoopbackUp())
 }
