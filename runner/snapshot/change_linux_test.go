@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
 // project fills a workspace with one of everything.
@@ -209,9 +211,9 @@ func TestPromoteMatchesView(t *testing.T) {
 
 func TestEntryJSON(t *testing.T) {
 	c := Change{Entries: []Entry{
-		{Path: "a", Kind: Added, Type: File, Mode: fileMode(0o4755), Size: 3},
+		{Path: "a", Kind: Added, Type: File, Mode: tree.FileMode(0o4755), Size: 3},
 		{Path: "\xff", Kind: LinkOnly, Type: Symlink, OldType: Symlink, Link: "x\xfe", OldLink: "y", HardLink: "\xfd"},
-		{Path: "d", Kind: Deleted, OldType: Dir, OldMode: fileMode(0o1777)},
+		{Path: "d", Kind: Deleted, OldType: Dir, OldMode: tree.FileMode(0o1777)},
 	}}
 	data, err := json.Marshal(c)
 	must(t, err)

@@ -173,7 +173,7 @@ func TestKilled(t *testing.T) {
 					t.Fatalf("killed at step %d: feature still has:\n%s", n, summary(c))
 				}
 			}
-			if olds < 10 || news < 3 {
+			if olds < 10 || news < 2 {
 				t.Fatalf("%d old and %d new states: too few to mean anything", olds, news)
 			}
 		})

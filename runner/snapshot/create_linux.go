@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -48,7 +47,7 @@ func Create(o CreateOptions) (*Workspace, error) {
 	if _, err := os.Lstat(filepath.Join(dir, stateFile)); err == nil {
 		return nil, &fs.PathError{Op: "create", Path: filepath.Join(dir, stateFile), Err: fs.ErrExist}
 	}
-	if w.state.Inode, w.state.Birth, err = identity(ws.FD); err != nil {
+	if w.state.Inode, w.state.Birth, err = beneath.Identity(ws.FD); err != nil {
 		return nil, ws.Fail("stat", ".", err)
 	}
 	if err := w.makeLayers(ws); err != nil {
@@ -75,7 +74,7 @@ func (w *Workspace) makeLayers(base *beneath.Root) error {
 		name  string
 		owner Owner
 	}{
-		{"lower", w.state.Owner}, {"upper", w.state.Owner}, {"work", Owner{uint32(os.Geteuid()), uint32(os.Getegid())}},
+		{"lower", w.state.Owner}, {"upper", w.state.Owner}, {"work", Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}},
 	} {
 		path := filepath.Join(w.dir, "home", d.name)
 		if err := os.Mkdir(path, 0o700); err != nil {
@@ -95,26 +94,13 @@ func chownDir(path string, o Owner) error {
 		return err
 	}
 	defer r.Close()
-	if err := chown(r.FD, o); err != nil {
+	if err := beneath.Chown(r.FD, o.UID, o.GID); err != nil {
 		return r.Fail("chown", ".", err)
 	}
 	if err := unix.Fchmod(r.FD, 0o755); err != nil {
 		return r.Fail("chmod", ".", err)
 	}
 	return nil
-}
-
-// chown gives an open file to owner. Without privileges a file of another owner cannot be made: it stays ours.
-func chown(fd int, o Owner) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil || st.Uid == o.UID && st.Gid == o.GID {
-		return err
-	}
-	err := unix.Fchown(fd, int(o.UID), int(o.GID))
-	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 {
-		return nil
-	}
-	return err
 }
 
 // makeUpper makes an empty upper layer whose root looks like the base's, which it covers.
@@ -136,9 +122,9 @@ func (w *Workspace) makeUpper(name string, base *beneath.Root) error {
 	if err != nil {
 		return base.Fail("getxattr", ".", err)
 	}
-	w.state.RootMode, w.state.RootXattr = st.Mode&0o7777, []byte(packXattrs(attrs))
+	w.state.RootMode, w.state.RootXattr = st.Mode&0o7777, []byte(beneath.PackXattrs(attrs))
 	err = errors.Join(
-		chown(upper.FD, w.state.Owner),
+		beneath.Chown(upper.FD, w.state.Owner.UID, w.state.Owner.GID),
 		beneath.SetXattrs(upper.FD, attrs),
 		unix.Fchmod(upper.FD, st.Mode&0o7777),
 		beneath.SetMtime(upper.FD, st.Mtim),
@@ -149,17 +135,6 @@ func (w *Workspace) makeUpper(name string, base *beneath.Root) error {
 	return nil
 }
 
-// identity returns what tells a directory from another one at its place: its inode and time of birth. Device numbers
-// change between boots.
-func identity(fd int) (inode uint64, birth time.Time, err error) {
-	var st unix.Statx_t
-	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st)
-	if st.Mask&unix.STATX_BTIME != 0 {
-		birth = time.Unix(st.Btime.Sec, int64(st.Btime.Nsec)).UTC()
-	}
-	return st.Ino, birth, err
-}
-
 // begin sets a new start time, by the clock of the feature's directory.
 func (w *Workspace) begin() error {
 	dir, err := os.Open(w.dir)
@@ -167,7 +142,7 @@ func (w *Workspace) begin() error {
 		return err
 	}
 	defer dir.Close()
-	if w.state.Start, err = stamp(int(dir.Fd())); err != nil {
+	if w.state.Start, err = beneath.Stamp(int(dir.Fd())); err != nil {
 		return fmt.Errorf("%s: start time: %w", w.dir, err)
 	}
 	return nil
@@ -195,28 +170,6 @@ func (w *Workspace) save(sync bool) error {
 		return err
 	}
 	return journal.SyncDir(w.dir)
-}
-
-// stamp returns the earliest ctime that a file changed from now on can have, and that none changed before has.
-//
-// Kernels since 6.13 stamp files with the coarse clock, but with the fine one when the last stamp was looked at; every
-// later stamp, on any filesystem, is then not before it. So a stamp provoked here divides earlier from later exactly.
-// Older kernels know only the coarse clock, and what others change in the rest of this tick (1–10 ms) is not seen.
-func stamp(fd int) (time.Time, error) {
-	var st unix.Stat_t
-	var before, after unix.Timespec
-	err := errors.Join(
-		unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &before),
-		unix.Fstat(fd, &st),
-		unix.Fchmod(fd, st.Mode&0o7777),
-		unix.Fstat(fd, &st),
-		unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &after),
-	)
-	t := beneath.TimeOf(st.Ctim).UTC()
-	if st.Ctim == before || st.Ctim == after {
-		t = t.Add(1)
-	}
-	return t, err
 }
 
 // Open opens the layers that Create made in dir. A promote that was cut short must be recovered first. Errors are
@@ -252,7 +205,7 @@ func (w *Workspace) openBase() (*beneath.Root, error) {
 	if err != nil {
 		return nil, refuse(err)
 	}
-	inode, birth, err := identity(r.FD)
+	inode, birth, err := beneath.Identity(r.FD)
 	if err == nil && (inode != w.state.Inode || !birth.Equal(w.state.Birth)) {
 		err = ErrReplaced
 	}
@@ -260,16 +213,6 @@ func (w *Workspace) openBase() (*beneath.Root, error) {
 		r.Close()
 		return nil, refuse(err)
 	}
-	return r, nil
-}
-
-// openUpper opens the workspace's upper layer.
-func (w *Workspace) openUpper() (*beneath.Root, error) {
-	r, err := beneath.OpenRoot(filepath.Join(w.dir, "upper"))
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnusableLayers, err)
-	}
-	r.Ours = true
 	return r, nil
 }
 
@@ -336,5 +279,5 @@ func makePoint(r *beneath.Root, path string, dir bool, o Owner) error {
 	if beneath.IsDir(&st) != dir || !dir && !beneath.IsFile(&st) {
 		return unix.EEXIST
 	}
-	return errors.Join(chown(fd, o), unix.Fchmod(fd, mode))
+	return errors.Join(beneath.Chown(fd, o.UID, o.GID), unix.Fchmod(fd, mode))
 }

@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
+
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 )
@@ -44,7 +46,7 @@ func newBox(t testing.TB, fill func(ws string)) *box {
 
 func newBoxAt(t testing.TB, ws, dir string) *box {
 	t.Helper()
-	owner := Owner{uint32(os.Geteuid()), uint32(os.Getegid())}
+	owner := Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	w, err := Create(CreateOptions{Dir: dir, Workspace: ws, Owner: owner})
 	must(t, err)
 	b := &box{t, ws, w}
@@ -205,7 +207,7 @@ func summary(c *Change) string {
 		case TypeOnly:
 			fmt.Fprintf(&b, " %s>%s", e.OldType, e.Type)
 		case ModeOnly:
-			fmt.Fprintf(&b, " %s>%s", octal(e.OldMode), octal(e.Mode))
+			fmt.Fprintf(&b, " %s>%s", tree.Octal(e.OldMode), tree.Octal(e.Mode))
 		case LinkOnly:
 			fmt.Fprintf(&b, " %s>%s", e.OldLink, e.Link)
 		}

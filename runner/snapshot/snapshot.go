@@ -20,13 +20,12 @@ package snapshot
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
 // Targets of the two stacks, inside a sandbox.
@@ -35,15 +34,50 @@ const (
 	HomeTarget      = "/home/user"
 )
 
-// MaxPath is the longest path, in bytes and relative to the workspace, that a change may hold. Longer ones, which
-// only a hostile program makes, are an error that names the path's beginning.
-const MaxPath = 16 << 10
+// The vocabulary that package tree needs as well.
+type (
+	Change        = tree.Change
+	Entry         = tree.Entry
+	Kind          = tree.Kind
+	FileType      = tree.FileType
+	DiffOptions   = tree.DiffOptions
+	Owner         = tree.Owner
+	Conflict      = tree.Conflict
+	ConflictError = tree.ConflictError
+	PromoteKind   = tree.PromoteKind
+	PromoteReport = tree.PromoteReport
+	Note          = tree.Note
+	// WorkspaceError says why a directory cannot be used as a workspace.
+	WorkspaceError = tree.WorkspaceError
+)
 
-// Owner is a pair of host ids.
-type Owner struct {
-	UID uint32 `json:"uid"`
-	GID uint32 `json:"gid"`
-}
+// Kinds of changes, types of files and ways of promoting.
+const (
+	Added    = tree.Added
+	Modified = tree.Modified
+	Deleted  = tree.Deleted
+	ModeOnly = tree.ModeOnly
+	TypeOnly = tree.TypeOnly
+	LinkOnly = tree.LinkOnly
+
+	File    = tree.File
+	Dir     = tree.Dir
+	Symlink = tree.Symlink
+	Fifo    = tree.Fifo
+	Socket  = tree.Socket
+	Char    = tree.Char
+	Block   = tree.Block
+
+	PromoteApply  = tree.PromoteApply
+	PromotePatch  = tree.PromotePatch
+	PromoteBranch = tree.PromoteBranch
+
+	MaxPath = tree.MaxPath
+)
+
+// Quote returns a path as git prints it: unchanged, or in double quotes with C escapes and octal bytes when it holds
+// control characters, quotes, backslashes or bytes outside of ASCII.
+func Quote(path string) string { return tree.Quote(path) }
 
 // CreateOptions say where a feature's layers lie and what they lie over.
 type CreateOptions struct {
@@ -88,7 +122,6 @@ type state struct {
 	Start     time.Time `json:"start"`                // a base object whose ctime is not before it was changed by others
 	RootMode  uint32    `json:"root_mode"`            // of the workspace's root at Start: the upper's root began with it
 	RootXattr []byte    `json:"root_xattr,omitempty"` // likewise, packed
-	Touched   []touched `json:"touched,omitempty"`    // base objects whose ctime is of an undone promote
 }
 
 // Path returns the base's path on the host.
@@ -118,15 +151,6 @@ func (w *Workspace) Stacks() []Stack {
 	}
 }
 
-// PromoteKind is a way of handing a change over.
-type PromoteKind string
-
-const (
-	PromoteApply  PromoteKind = "apply"  // change the workspace
-	PromotePatch  PromoteKind = "patch"  // write a unified diff to a file
-	PromoteBranch PromoteKind = "branch" // a git commit; not in this version
-)
-
 // PromoteOptions say how to promote.
 type PromoteOptions struct {
 	Kind      PromoteKind // empty: PromoteApply
@@ -137,82 +161,20 @@ type PromoteOptions struct {
 	LockDir string
 }
 
-// PromoteReport says what a promote did.
-type PromoteReport struct {
-	Kind      PromoteKind `json:"kind"`
-	Added     int         `json:"added"`
-	Modified  int         `json:"modified"`
-	Deleted   int         `json:"deleted"`
-	PatchFile string      `json:"patch_file,omitempty"`
-	Digest    string      `json:"digest"` // of the change
-	Notes     []Note      `json:"notes,omitempty"`
-}
-
-// Note is something about one path that the user should know.
-type Note struct {
-	Path string `json:"path"`
-	Text string `json:"text"`
-}
-
-// DiffOptions select what WriteDiff prints.
-type DiffOptions struct {
-	Paths    []string // files or directories, relative; empty: all
-	Stat     bool     // a histogram of lines per file, and a total
-	NameOnly bool     // one quoted path per line
-	Context  int      // lines around a change; 0: 3, negative: none
-	MaxFile  int64    // larger files are named and not printed, in bytes; 0: 8 MiB
-}
-
-// Conflict is a path that the feature and others changed since Start.
-type Conflict struct {
-	Path   string `json:"path"`
-	Reason string `json:"reason"`
-}
-
-// ErrConflict is what a [ConflictError] is.
-var ErrConflict = errors.New("base_changed")
-
-// ConflictError is Promote's refusal: nothing was changed.
-type ConflictError struct{ Conflicts []Conflict }
-
-func (e *ConflictError) Error() string {
-	if len(e.Conflicts) == 0 {
-		return "the workspace was changed by others"
-	}
-	first := e.Conflicts[0]
-	if len(e.Conflicts) == 1 {
-		return fmt.Sprintf("the workspace was changed by others: %s: %s", Quote(first.Path), first.Reason)
-	}
-	return fmt.Sprintf("the workspace was changed by others at %d paths, first %s: %s",
-		len(e.Conflicts), Quote(first.Path), first.Reason)
-}
-
-// Is reports whether target is ErrConflict.
-func (e *ConflictError) Is(target error) bool { return target == ErrConflict }
-
 // Reasons why a directory cannot be a workspace, or no longer is the one that it was.
 var (
-	ErrMissing        = errors.New("does not exist")
+	ErrMissing        = tree.ErrMissing
 	ErrNotDirectory   = errors.New("is not a directory")
 	ErrContainsState  = errors.New("contains the state directory")
 	ErrInsideState    = errors.New("lies inside the state directory")
-	ErrReplaced       = errors.New("is not the directory that the feature was started on")
+	ErrReplaced       = tree.ErrReplaced
 	ErrUnsupported    = errors.New("not available in this version")
-	ErrStaleChange    = errors.New("the change was not read from this workspace by this process")
-	ErrMountPoint     = beneath.ErrMountPoint
-	ErrPathTooLong    = errors.New("path is too long")
-	ErrUnusableLayers = errors.New("the feature's layers are damaged")
+	ErrStaleChange    = tree.ErrStaleChange
+	ErrMountPoint     = tree.ErrMountPoint
+	ErrPathTooLong    = tree.ErrPathTooLong
+	ErrUnusableLayers = tree.ErrUnusableLayers
+	ErrConflict       = tree.ErrConflict // what a ConflictError is
 )
-
-// WorkspaceError says why Path cannot be used as a workspace. Err is one of the reasons above, or the system's.
-type WorkspaceError struct {
-	Path, Remedy string
-	Err          error
-}
-
-func (e *WorkspaceError) Error() string { return fmt.Sprintf("workspace %s %v", Quote(e.Path), e.Err) }
-
-func (e *WorkspaceError) Unwrap() error { return e.Err }
 
 // Check tells whether a directory can be a workspace of the state directory stateDir, which need not exist. Its
 // errors are *WorkspaceError.

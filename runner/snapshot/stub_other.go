@@ -13,12 +13,6 @@ import (
 // errPlatform is every answer on systems without overlayfs.
 var errPlatform = fmt.Errorf("workspaces need Linux: %w", errors.ErrUnsupported)
 
-type (
-	detail  struct{}
-	view    struct{}
-	touched struct{}
-)
-
 func Create(CreateOptions) (*Workspace, error)                              { return nil, errPlatform }
 func Open(string) (*Workspace, error)                                       { return nil, errPlatform }
 func Recover(string) error                                                  { return errPlatform }

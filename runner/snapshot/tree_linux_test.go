@@ -54,7 +54,7 @@ func TestCreate(t *testing.T) {
 	ws := dir + "/ws"
 	must(t, steps(os.Mkdir(ws, 0o751), unix.Setxattr(ws, "user.x", []byte("v"), 0), unix.Chmod(ws, 0o3751),
 		os.Chtimes(ws, time.Unix(1, 0), time.Unix(2, 3))))
-	w, err := Create(CreateOptions{Dir: dir + "/f", Workspace: ws, Owner: Owner{uint32(os.Geteuid()), uint32(os.Getegid())}})
+	w, err := Create(CreateOptions{Dir: dir + "/f", Workspace: ws, Owner: Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}})
 	must(t, err)
 	want := listing(t, ws)["/"]
 	if got := listing(t, w.dir+"/upper")["/"]; got != want {
@@ -95,9 +95,9 @@ func TestWorkspaceReplaced(t *testing.T) {
 
 func TestHomeMountpoint(t *testing.T) {
 	b := newBox(t, nil)
-	o := Owner{uint32(os.Geteuid()), uint32(os.Getegid())}
+	o := Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
 	if o.UID == 0 {
-		o = Owner{sandboxID, sandboxID}
+		o = Owner{UID: sandboxID, GID: sandboxID}
 	}
 	must(t, steps(b.w.HomeMountpoint("go/pkg/mod", true, o), b.w.HomeMountpoint("go/pkg/mod", true, o),
 		b.w.HomeMountpoint(".npmrc", false, o), b.w.HomeMountpoint(".npmrc", false, o)))
@@ -354,7 +354,7 @@ func TestIdmapped(t *testing.T) {
 	needOverlay(t)
 	b := newBox(t, project(t))
 	must(t, Remove(t.Context(), b.w.dir))
-	w, err := Create(CreateOptions{Dir: b.w.dir, Workspace: b.ws, Owner: Owner{1<<30 + 1000, 1<<30 + 1000}})
+	w, err := Create(CreateOptions{Dir: b.w.dir, Workspace: b.ws, Owner: Owner{UID: 1<<30 + 1000, GID: 1<<30 + 1000}})
 	must(t, err)
 	b.w = w
 	// The range, with the owner (root) and 1000 exchanged.

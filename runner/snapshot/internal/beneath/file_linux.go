@@ -3,6 +3,7 @@ package beneath
 import (
 	"encoding/binary"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -122,3 +123,50 @@ func SetMtimeAt(dir int, name string, t unix.Timespec, flags int) error {
 
 // TimeOf converts a kernel time.
 func TimeOf(t unix.Timespec) time.Time { return time.Unix(t.Unix()) }
+
+// Chown gives an open file to an owner. Without privileges a file of another owner cannot be made: it stays ours.
+func Chown(fd int, uid, gid uint32) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Uid == uid && st.Gid == gid {
+		return err
+	}
+	err := unix.Fchown(fd, int(uid), int(gid))
+	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 {
+		return nil
+	}
+	return err
+}
+
+// Identity returns what tells a directory from another one at its place: its inode and time of birth, which is zero
+// where the filesystem has none. Device numbers change between boots.
+func Identity(fd int) (inode uint64, birth time.Time, err error) {
+	var st unix.Statx_t
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_BTIME, &st)
+	if st.Mask&unix.STATX_BTIME != 0 {
+		birth = time.Unix(st.Btime.Sec, int64(st.Btime.Nsec)).UTC()
+	}
+	return st.Ino, birth, err
+}
+
+// Stamp returns the earliest ctime that a file changed from now on can have, and that none changed before has. fd is
+// of a file of ours, whose ctime changes.
+//
+// Kernels since 6.13 stamp files with the coarse clock, but with the fine one when the last stamp was looked at; every
+// later stamp, on any filesystem, is then not before it. So a stamp provoked here divides earlier from later exactly.
+// Older kernels know only the coarse clock, and what others change in the rest of this tick (1–10 ms) is not seen.
+func Stamp(fd int) (time.Time, error) {
+	var st unix.Stat_t
+	var before, after unix.Timespec
+	err := errors.Join(
+		unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &before),
+		unix.Fstat(fd, &st),
+		unix.Fchmod(fd, st.Mode&0o7777),
+		unix.Fstat(fd, &st),
+		unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &after),
+	)
+	t := TimeOf(st.Ctim).UTC()
+	if st.Ctim == before || st.Ctim == after {
+		t = t.Add(1)
+	}
+	return t, err
+}

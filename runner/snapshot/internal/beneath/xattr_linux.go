@@ -2,6 +2,7 @@ package beneath
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -52,12 +53,6 @@ func IsUserXattr(name string) bool {
 	return strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.")
 }
 
-// Xattr is one extended attribute.
-type Xattr struct {
-	Name  string `json:"name"`
-	Value []byte `json:"value"`
-}
-
 // ReadXattrs returns the attributes that keep selects, sorted by name.
 func ReadXattrs(fd int, keep func(string) bool) ([]Xattr, error) {
 	names, err := ListXattrs(fd, make([]byte, 1024))
@@ -98,4 +93,32 @@ func SetXattrs(fd int, want []Xattr) error {
 		}
 	}
 	return nil
+}
+
+// PackXattrs makes one string of attributes, for comparison.
+func PackXattrs(attrs []Xattr) string {
+	var b []byte
+	for _, x := range attrs {
+		b = binary.AppendUvarint(b, uint64(len(x.Name)))
+		b = append(b, x.Name...)
+		b = binary.AppendUvarint(b, uint64(len(x.Value)))
+		b = append(b, x.Value...)
+	}
+	return string(b)
+}
+
+// UnpackXattrs is the inverse of PackXattrs.
+func UnpackXattrs(packed string) []Xattr {
+	b := []byte(packed)
+	next := func() []byte {
+		n, size := binary.Uvarint(b)
+		field := b[size : size+int(n)]
+		b = b[size+int(n):]
+		return field
+	}
+	var attrs []Xattr
+	for len(b) > 0 {
+		attrs = append(attrs, Xattr{Name: string(next()), Value: next()})
+	}
+	return attrs
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,13 +26,22 @@ var (
 	ErrVersion = errors.New("the journal is of a newer version")
 )
 
+// Version is what Plan.Version says.
+const Version = 2
+
 // Plan is what the journal holds.
 type Plan struct {
 	Version int     `json:"version"`
-	Lock    string  `json:"lock"`  // the file that promotes to the workspace are serialised by
-	Stage   string  `json:"stage"` // a directory in the workspace's root; "" if nothing needs one
+	Note    []byte  `json:"note,omitempty"` // the caller's
+	Lock    string  `json:"lock"`           // the file that promotes to the workspace are serialised by
+	Stage   string  `json:"stage"`          // a directory in the workspace's root; "" if nothing needs one
 	Ops     []Op    `json:"ops"`
 	Dirs    []DirOp `json:"dirs"` // sorted by path; the root ("") first
+
+	// The workspace, and what tells it from another one at its place.
+	Workspace string    `json:"workspace"`
+	Inode     uint64    `json:"inode"`
+	Birth     time.Time `json:"birth"`
 }
 
 // Op is one rename, or an exchange of two names. The op's place in the list is its name in the stage.
@@ -39,15 +49,6 @@ type Op struct {
 	Path []byte `json:"path"`
 	New  uint64 `json:"new,omitempty"` // inode of what is staged; 0: nothing
 	Old  Seen   `json:"old"`           // what is there; zero: nothing
-}
-
-// Seen is an object in the state in which it was seen: inode, size, mode, and times in seconds and nanoseconds.
-type Seen struct {
-	Inode uint64   `json:"i,omitempty"`
-	Size  int64    `json:"s,omitempty"`
-	Mode  uint32   `json:"m,omitempty"`
-	Mtime [2]int64 `json:"t,omitzero"`
-	Ctime [2]int64 `json:"c,omitzero"`
 }
 
 // See describes an object.
@@ -143,7 +144,12 @@ func (p *Plan) Write(dir string) error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(dir, PlanFile+".tmp")
+	return WriteFile(dir, PlanFile, data)
+}
+
+// WriteFile writes a file in dir by rename, durably.
+func WriteFile(dir, name string, data []byte) error {
+	tmp := filepath.Join(dir, name+".tmp")
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
@@ -152,7 +158,7 @@ func (p *Plan) Write(dir string) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(tmp))
 	}
-	if err := os.Rename(tmp, filepath.Join(dir, PlanFile)); err != nil {
+	if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
 		return err
 	}
 	return SyncDir(dir)
@@ -185,7 +191,7 @@ func Read(path string) (*Plan, error) {
 	if err := json.Unmarshal(data, &p); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", path, ErrDamaged, err)
 	}
-	if p.Version != 1 {
+	if p.Version != Version {
 		return nil, fmt.Errorf("%s: version %d: %w", path, p.Version, ErrVersion)
 	}
 	return &p, nil

@@ -1,7 +1,6 @@
-package snapshot
+package tree
 
 import (
-	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -129,13 +128,13 @@ func (f *found) decideDir(j *job, p *parts, m *marks) error {
 	if m.metacopy {
 		return f.upper.Fail("read", j.path, ErrUnusableLayers)
 	}
-	e.view.xattrs = m.user
+	e.detail.Xattrs = m.user
 	if !j.upper && p.lower >= 0 {
 		attrs, err := f.userXattrs(p.lower)
 		if err != nil {
 			return f.base.Fail("getxattr", j.lower, err)
 		}
-		e.view.xattrs = attrs
+		e.detail.Xattrs = attrs
 	}
 	if j.lonely && m.origin && !m.redirected && !m.opaque {
 		// A renamed directory would say where it came from.
@@ -150,7 +149,7 @@ func (f *found) decideDir(j *job, p *parts, m *marks) error {
 			if err != nil {
 				return f.base.Fail("getxattr", j.path, err)
 			}
-			e.Xattrs = attrs != e.view.xattrs
+			e.Xattrs = attrs != e.detail.Xattrs
 		}
 		switch {
 		case e.Xattrs:
@@ -170,11 +169,11 @@ func (j *job) inPlaceOfBase() bool { return !j.upper && j.merged && j.lower == j
 
 // decideRoot compares the upper's root with what Create gave it, because it is no copy of what others made since.
 func (f *found) decideRoot(e *Entry, p *parts, m *marks) error {
-	v := &view{xattrs: m.user}
-	if err := errors.Join(unix.Fstat(p.upper, &v.new), unix.Fstat(p.old, &v.old)); err != nil {
+	v := &Detail{Xattrs: m.user}
+	if err := errors.Join(unix.Fstat(p.upper, &v.New), unix.Fstat(p.old, &v.Old)); err != nil {
 		return f.upper.Fail("stat", ".", err)
 	}
-	if v.new.Mode&0o7777 == f.rootMode && m.user == f.rootXattr {
+	if v.New.Mode&0o7777 == f.rootMode && m.user == f.rootXattr {
 		return nil
 	}
 	old, err := f.userXattrs(p.old)
@@ -186,8 +185,8 @@ func (f *found) decideRoot(e *Entry, p *parts, m *marks) error {
 	if e.Xattrs {
 		e.Kind = Modified
 	}
-	if v.old.Mode&0o7777 != f.rootMode || old != f.rootXattr {
-		v.conflict = changedByOthers
+	if v.Old.Mode&0o7777 != f.rootMode || old != f.rootXattr {
+		v.Conflict = changedByOthers
 	}
 	if e.Xattrs || e.Mode != e.OldMode {
 		f.entries = append(f.entries, *e)
@@ -318,43 +317,17 @@ func (f *found) emit(e *Entry, stale bool) {
 func (f *found) judge(e *Entry, stale bool) {
 	switch {
 	case e.OldType == "":
-	case !f.before(e.Path, &e.view.old):
-		e.view.conflict = changedByOthers
+	case !f.before(e.Path, &e.detail.Old):
+		e.detail.Conflict = changedByOthers
 	case stale:
-		e.view.conflict = "in a directory that the feature replaced and others changed"
+		e.detail.Conflict = "in a directory that the feature replaced and others changed"
 	}
 }
 
 // userXattrs returns the user's attributes of an open file, packed for comparison.
 func (k *walk) userXattrs(fd int) (string, error) {
 	attrs, err := beneath.ReadXattrs(fd, beneath.IsUserXattr)
-	return packXattrs(attrs), err
-}
-
-func packXattrs(attrs []beneath.Xattr) string {
-	var b []byte
-	for _, x := range attrs {
-		b = binary.AppendUvarint(b, uint64(len(x.Name)))
-		b = append(b, x.Name...)
-		b = binary.AppendUvarint(b, uint64(len(x.Value)))
-		b = append(b, x.Value...)
-	}
-	return string(b)
-}
-
-func unpackXattrs(packed string) []beneath.Xattr {
-	b := []byte(packed)
-	next := func() []byte {
-		n, size := binary.Uvarint(b)
-		field := b[size : size+int(n)]
-		b = b[size+int(n):]
-		return field
-	}
-	var attrs []beneath.Xattr
-	for len(b) > 0 {
-		attrs = append(attrs, beneath.Xattr{Name: string(next()), Value: next()})
-	}
-	return attrs
+	return beneath.PackXattrs(attrs), err
 }
 
 // marks reads an upper object's attributes.

@@ -1,4 +1,4 @@
-package snapshot
+package promote
 
 import (
 	"context"
@@ -12,23 +12,24 @@ import (
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
 // copier copies one promotion's objects into its stage.
 type copier struct {
 	*promotion
-	ctx   context.Context
-	upper beneath.Cursor // parents of the sources
-	base  beneath.Cursor
-	to    beneath.Cursor // parents in the stage
-	data  beneath.Copier
+	ctx  context.Context
+	from []beneath.Cursor // parents of the sources, in each layer of the new view
+	base beneath.Cursor
+	to   beneath.Cursor // parents in the stage
+	data beneath.Copier
 }
 
 // stager makes a whole stage: directories, links and the like one after the other, then the plain files side by side,
 // then the directories' attributes.
 type stager struct {
 	copier
-	owner    Owner             // of the tree that is being copied
+	owner    tree.Owner        // of the tree that is being copied
 	ready    map[string]string // first of a group of hard links → where it is in the stage
 	standing map[string]string // likewise → a member that the change leaves as it is, in the base
 	files    []stagedFile
@@ -38,16 +39,16 @@ type stager struct {
 // stagedFile is a file to copy.
 type stagedFile struct {
 	path  string // in the stage
-	entry *Entry
-	owner Owner
+	entry *tree.Entry
+	owner tree.Owner
 	op    *journal.Op // whose top it is; nil: it lies below that
 }
 
 // stagedDir is a directory whose attributes are set when everything below it is there.
 type stagedDir struct {
 	path  string // in the stage
-	entry *Entry
-	owner Owner
+	entry *tree.Entry
+	owner tree.Owner
 }
 
 // makeStage makes the directory beside the workspace's own names, on the same filesystem, that only we may enter.
@@ -69,7 +70,7 @@ func (p *promotion) makeStage() error {
 func (p *promotion) fill(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	s := &stager{copier: p.copier(ctx), ready: map[string]string{}, standing: p.c.standing()}
+	s := &stager{copier: p.copier(ctx), ready: map[string]string{}, standing: standing(p.c)}
 	defer s.close()
 	for i := range p.plan.Ops {
 		if err := s.op(i); err != nil {
@@ -89,14 +90,21 @@ func (p *promotion) fill(ctx context.Context) error {
 }
 
 func (p *promotion) copier(ctx context.Context) copier {
-	return copier{
-		promotion: p, ctx: ctx, data: beneath.Copier{Buf: make([]byte, small)},
-		upper: beneath.Cursor{Root: p.upper}, base: beneath.Cursor{Root: p.base}, to: beneath.Cursor{Root: p.stage},
+	c := copier{
+		promotion: p, ctx: ctx, data: beneath.Copier{Buf: make([]byte, 1<<20)},
+		from: make([]beneath.Cursor, len(p.t.New.Layers())),
+		base: beneath.Cursor{Root: p.base}, to: beneath.Cursor{Root: p.stage},
 	}
+	for i := range c.from {
+		c.from[i].Root = p.t.New.At(i)
+	}
+	return c
 }
 
 func (c *copier) close() {
-	c.upper.Close()
+	for i := range c.from {
+		c.from[i].Close()
+	}
 	c.base.Close()
 	c.to.Close()
 }
@@ -149,10 +157,10 @@ func (c *copier) staged(f *stagedFile) error {
 }
 
 // standing finds, for each group of hard links, a member that the change leaves alone: the others are linked to it.
-func (c *Change) standing() map[string]string {
+func standing(c *tree.Change) map[string]string {
 	all := map[string]string{}
-	for path, first := range c.detail.linked {
-		_, found := slices.BinarySearchFunc(c.Entries, path, func(e Entry, p string) int { return comparePaths(e.Path, p) })
+	for path, first := range c.Linked() {
+		_, found := slices.BinarySearchFunc(c.Entries, path, func(e tree.Entry, p string) int { return tree.ComparePaths(e.Path, p) })
 		if !found {
 			all[first] = path
 		}
@@ -169,7 +177,7 @@ func (s *stager) op(i int) error {
 	}
 	s.owner = s.owners[parentOf(top.Path)]
 	if top.OldType != "" {
-		s.owner = Owner{top.view.old.Uid, top.view.old.Gid}
+		s.owner = tree.Owner{UID: top.Detail().Old.Uid, GID: top.Detail().Old.Gid}
 	}
 	for n := from; n < to; n++ {
 		e := &s.c.Entries[n]
@@ -195,10 +203,10 @@ func (s *stager) op(i int) error {
 }
 
 // make makes one object in the stage, or leaves a plain file for later. o is the op whose top it is, or nil.
-func (s *stager) make(e *Entry, path string, o *journal.Op) error {
-	first, linked := s.c.detail.linked[e.Path]
-	linked = linked && !e.view.inBase
-	if e.Type == File && !linked {
+func (s *stager) make(e *tree.Entry, path string, o *journal.Op) error {
+	first, linked := s.c.Linked()[e.Path]
+	linked = linked && !s.t.New.Layers()[e.Detail().Root].Base
+	if e.Type == tree.File && !linked {
 		s.files = append(s.files, stagedFile{path, e, s.owner, o})
 		return nil
 	}
@@ -225,18 +233,18 @@ func (s *stager) make(e *Entry, path string, o *journal.Op) error {
 }
 
 // node makes one object that is no link of another.
-func (s *stager) node(e *Entry, dir int, name, path string) error {
+func (s *stager) node(e *tree.Entry, dir int, name, path string) error {
 	var err error
 	switch e.Type {
-	case File:
+	case tree.File:
 		_, err = s.file(e, s.owner, dir, name)
 		return err
-	case Dir:
+	case tree.Dir:
 		s.dirs = append(s.dirs, stagedDir{path, e, s.owner})
 		return unix.Mkdirat(dir, name, 0o700)
-	case Symlink:
+	case tree.Symlink:
 		err = unix.Symlinkat(e.Link, dir, name)
-	case Fifo:
+	case tree.Fifo:
 		err = unix.Mknodat(dir, name, unix.S_IFIFO|0o600, 0)
 	default:
 		err = unix.ENOTSUP
@@ -248,17 +256,17 @@ func (s *stager) node(e *Entry, dir int, name, path string) error {
 }
 
 // finishNode gives a link or a fifo its attributes. The stage is ours alone: the name is what we made.
-func (s *stager) finishNode(e *Entry, dir int, name string) error {
+func (s *stager) finishNode(e *tree.Entry, dir int, name string) error {
 	err := unix.Fchownat(dir, name, int(s.owner.UID), int(s.owner.GID), unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil && (!errors.Is(err, unix.EPERM) || os.Geteuid() == 0) {
 		return err
 	}
-	if e.Type == Fifo {
-		if err := unix.Fchmodat(dir, name, unixMode(e.Mode), 0); err != nil {
+	if e.Type == tree.Fifo {
+		if err := unix.Fchmodat(dir, name, tree.UnixMode(e.Mode), 0); err != nil {
 			return err
 		}
 	}
-	return beneath.SetMtimeAt(dir, name, e.view.new.Mtim, unix.AT_SYMLINK_NOFOLLOW)
+	return beneath.SetMtimeAt(dir, name, e.Detail().New.Mtim, unix.AT_SYMLINK_NOFOLLOW)
 }
 
 func (s *stager) finishDir(d *stagedDir) error {
@@ -271,8 +279,8 @@ func (s *stager) finishDir(d *stagedDir) error {
 }
 
 // setAttributes sets owner, attributes, mode and time, in an order in which none undoes another.
-func setAttributes(fd int, e *Entry, owner Owner, keep []beneath.Xattr) error {
-	if err := chown(fd, owner); err != nil {
+func setAttributes(fd int, e *tree.Entry, owner tree.Owner, keep []beneath.Xattr) error {
+	if err := beneath.Chown(fd, owner.UID, owner.GID); err != nil {
 		return err
 	}
 	for _, x := range keep {
@@ -281,15 +289,15 @@ func setAttributes(fd int, e *Entry, owner Owner, keep []beneath.Xattr) error {
 			return err // an access control list that is lost may let others in
 		}
 	}
-	if e.view.xattrs != "" {
-		if err := beneath.SetXattrs(fd, unpackXattrs(e.view.xattrs)); err != nil {
+	if e.Detail().Xattrs != "" {
+		if err := beneath.SetXattrs(fd, beneath.UnpackXattrs(e.Detail().Xattrs)); err != nil {
 			return err
 		}
 	}
-	if err := unix.Fchmod(fd, unixMode(e.Mode)); err != nil {
+	if err := unix.Fchmod(fd, tree.UnixMode(e.Mode)); err != nil {
 		return err
 	}
-	return beneath.SetMtime(fd, e.view.new.Mtim)
+	return beneath.SetMtime(fd, e.Detail().New.Mtim)
 }
 
 // kept reports attributes of a replaced file that are no part of a change and stay. Capabilities, and signatures of
@@ -303,12 +311,9 @@ func kept(name string) bool {
 }
 
 // file copies a regular file.
-func (c *copier) file(e *Entry, owner Owner, dir int, name string) (uint64, error) {
-	at := &c.upper
-	if e.view.inBase {
-		at = &c.base
-	}
-	from, fromName, err := at.Parent(e.view.source)
+func (c *copier) file(e *tree.Entry, owner tree.Owner, dir int, name string) (uint64, error) {
+	at := &c.from[e.Detail().Root]
+	from, fromName, err := at.Parent(e.Detail().Source)
 	if err != nil {
 		return 0, err
 	}
@@ -327,7 +332,7 @@ func (c *copier) file(e *Entry, owner Owner, dir int, name string) (uint64, erro
 		return 0, err
 	}
 	defer unix.Close(dst)
-	if err := c.data.Copy(c.ctx, dst, src, &e.view.new); err != nil {
+	if err := c.data.Copy(c.ctx, dst, src, &e.Detail().New); err != nil {
 		return 0, err
 	}
 	if err := setAttributes(dst, e, owner, keep); err != nil {
@@ -340,7 +345,7 @@ func (c *copier) file(e *Entry, owner Owner, dir int, name string) (uint64, erro
 
 // link makes a hard link instead of a copy, if another member of the group is there: in the stage, or in the base. The
 // base's can serve only while it has no other links: those are no part of the group.
-func (s *stager) link(e *Entry, first string, dir int, name string) (bool, error) {
+func (s *stager) link(e *tree.Entry, first string, dir int, name string) (bool, error) {
 	if staged, ok := s.ready[first]; ok {
 		// The cursor of the stage is in use for dir.
 		at := &beneath.Cursor{Root: s.stage}
@@ -360,19 +365,19 @@ func (s *stager) link(e *Entry, first string, dir int, name string) (bool, error
 	if err == nil {
 		err = beneath.StatAt(parent, base, &st)
 	}
-	if err == nil && typeOf(&st) == e.Type && st.Nlink == 1 {
+	if err == nil && tree.TypeOf(&st) == e.Type && st.Nlink == 1 {
 		return true, unix.Linkat(parent, base, dir, name, 0)
 	}
 	if err != nil && !beneath.Gone(err) {
 		return false, err
 	}
-	s.report.note(e, "is no hard link of "+Quote(standing)+" any more")
+	note(s.report, e, "is no hard link of "+tree.Quote(standing)+" any more")
 	return false, nil
 }
 
 // keep reads what a file that replaces another inherits from it.
-func (c *copier) keep(e *Entry) ([]beneath.Xattr, error) {
-	if e.OldType != File {
+func (c *copier) keep(e *tree.Entry) ([]beneath.Xattr, error) {
+	if e.OldType != tree.File {
 		return nil, nil
 	}
 	dir, name, err := c.base.Parent(e.Path)

@@ -1,4 +1,4 @@
-package snapshot
+package tree
 
 import (
 	"bytes"
@@ -73,9 +73,10 @@ func (f *found) entry(j *job, name string, n, o *side) error {
 // describe fills in what stat and readlink tell.
 func (f *found) describe(j *job, name string, n, o *side) (*Entry, error) {
 	e := &Entry{Path: beneath.Join(j.path, name)}
-	v := &view{new: n.st, old: o.st, source: e.Path, inBase: n.base}
+	v := &Detail{New: n.st, Old: o.st, Source: e.Path}
 	if n.base {
-		v.source = beneath.Join(j.lower, name)
+		v.Root = 1
+		v.Source = beneath.Join(j.lower, name)
 	}
 	e.describe(v, n.ok, o.ok)
 	var err error
@@ -92,21 +93,21 @@ func (f *found) describe(j *job, name string, n, o *side) (*Entry, error) {
 	return e, nil
 }
 
-func (e *Entry) describe(v *view, hasNew, hasOld bool) {
-	e.view = v
+func (e *Entry) describe(v *Detail, hasNew, hasOld bool) {
+	e.detail = v
 	if e.Path == "" {
 		e.Path = "."
 	}
 	if hasNew {
-		e.Type, e.Mode = typeOf(&v.new), fileMode(v.new.Mode)
+		e.Type, e.Mode = TypeOf(&v.New), FileMode(v.New.Mode)
 		if e.Type == File {
-			e.Size = v.new.Size
+			e.Size = v.New.Size
 		}
 	}
 	if hasOld {
-		e.OldType, e.OldMode = typeOf(&v.old), fileMode(v.old.Mode)
+		e.OldType, e.OldMode = TypeOf(&v.Old), FileMode(v.Old.Mode)
 		if e.OldType == File {
-			e.OldSize = v.old.Size
+			e.OldSize = v.Old.Size
 		}
 	}
 }
@@ -145,7 +146,7 @@ func (f *found) decideFile(e *Entry, name string, n, o *side) error {
 	}
 	fd, err := open(n.dir, name)
 	if err != nil {
-		return from.Fail("open", e.view.source, err)
+		return from.Fail("open", e.detail.Source, err)
 	}
 	defer unix.Close(fd)
 	m, err := f.marks(fd)
@@ -153,12 +154,12 @@ func (f *found) decideFile(e *Entry, name string, n, o *side) error {
 		err = ErrUnusableLayers
 	}
 	if err != nil {
-		return from.Fail("getxattr", e.view.source, err)
+		return from.Fail("getxattr", e.detail.Source, err)
 	}
-	e.view.xattrs, e.Xattrs = m.user, m.user != ""
+	e.detail.Xattrs, e.Xattrs = m.user, m.user != ""
 	data, err := f.content(e, fd)
 	if err != nil {
-		return from.Fail("read", e.view.source, err)
+		return from.Fail("read", e.detail.Source, err)
 	}
 	if e.Kind != "" {
 		return nil
@@ -180,10 +181,10 @@ func (f *found) decideFile(e *Entry, name string, n, o *side) error {
 
 // content computes the digest of a file and whether it is binary. A small file's content is returned, too.
 func (f *found) content(e *Entry, fd int) ([]byte, error) {
-	if e.view.new.Size > small {
+	if e.detail.New.Size > small {
 		return nil, f.sumLarge(e, fd)
 	}
-	n, err := beneath.ReadFull(fd, f.buf[:e.view.new.Size])
+	n, err := beneath.ReadFull(fd, f.buf[:e.detail.New.Size])
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +194,7 @@ func (f *found) content(e *Entry, fd int) ([]byte, error) {
 	for off := 0; off < n; off += block {
 		addBlock(h, int64(off), data[off:min(off+block, n)])
 	}
-	e.view.sum = finish(h, int64(n))
+	e.detail.Sum = finish(h, int64(n))
 	return data, nil
 }
 
@@ -203,7 +204,7 @@ func (f *found) sumLarge(e *Entry, fd int) error {
 		return err
 	}
 	e.Binary = isBinary(f.buf[:n])
-	e.view.sum, err = sumFile(fd, e.view.new.Size, f.buf)
+	e.detail.Sum, err = sumFile(fd, e.detail.New.Size, f.buf)
 	return err
 }
 
@@ -211,7 +212,7 @@ func isBinary(data []byte) bool { return bytes.IndexByte(data[:min(len(data), bi
 
 // sameFile compares a file with its counterpart in the base: size, then attributes, then content.
 func (f *found) sameFile(e *Entry, name string, data []byte, o *side) (bool, error) {
-	if e.Size != e.OldSize && e.view.xattrs == "" && !beneath.HasUserXattrs(o.dir, name, f.buf2) {
+	if e.Size != e.OldSize && e.detail.Xattrs == "" && !beneath.HasUserXattrs(o.dir, name, f.buf2) {
 		return false, nil // without opening it
 	}
 	fd, err := f.base.OpenFile(o.dir, name)
@@ -226,13 +227,13 @@ func (f *found) sameFile(e *Entry, name string, data []byte, o *side) (bool, err
 	if err != nil {
 		return false, err
 	}
-	e.Xattrs = attrs != e.view.xattrs
+	e.Xattrs = attrs != e.detail.Xattrs
 	if e.Xattrs || e.Size != e.OldSize {
 		return false, nil
 	}
 	if e.Size > small {
 		sum, err := sumFile(fd, e.OldSize, f.buf2)
-		return sum == e.view.sum, err
+		return sum == e.detail.Sum, err
 	}
 	n, err := beneath.ReadFull(fd, f.buf2[:e.OldSize])
 	return err == nil && bytes.Equal(data, f.buf2[:n]), err
@@ -319,4 +320,5 @@ var fileTypes = map[uint32]FileType{
 	unix.S_IFSOCK: Socket, unix.S_IFCHR: Char, unix.S_IFBLK: Block,
 }
 
-func typeOf(st *unix.Stat_t) FileType { return fileTypes[st.Mode&unix.S_IFMT] }
+// TypeOf is the type that stat tells.
+func TypeOf(st *unix.Stat_t) FileType { return fileTypes[st.Mode&unix.S_IFMT] }

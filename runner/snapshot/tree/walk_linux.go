@@ -1,7 +1,8 @@
-package snapshot
+package tree
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -18,26 +19,33 @@ import (
 // that of their own name (a redirect, made by a rename) or none (opaque). Where a directory is merged with its own
 // place, only the names in the upper can differ; everywhere else all names of both views are compared.
 
-// touched is a base object whose ctime is our own doing.
-type touched = journal.Touched
-
-// detail is what Conflicts and Promote need of a walk.
+// detail is what promoting needs of a walk.
 type detail struct {
-	dir       string            // the Workspace's, to refuse another's change
-	start     time.Time         // likewise
+	key       string            // of the views, to refuse another's change
 	conflicts []Conflict        // that belong to no entry, or are known already
 	linked    map[string]string // path → the first path of the change with the same inode, changed or not
 }
 
-// view is the part of an Entry that is not for printing.
-type view struct {
-	new, old unix.Stat_t
-	sum      [32]byte // of the new content
-	xattrs   string   // of the new side, packed
-	source   string   // where the new content lies
-	inBase   bool     // source is in the base (below a renamed directory), not in the upper
-	conflict string   // reason
+// Detail is the part of an Entry that is not for printing: for those who carry the change out.
+type Detail struct {
+	New, Old unix.Stat_t // zero where there is nothing
+	Sum      [32]byte    // of the new content
+	Xattrs   string      // of the new side: the user's, packed
+	Root     int         // the layer of the new view that holds the new side
+	Source   string      // and where in it
+	Conflict string      // reason
 }
+
+// Source is where the new side lies: a layer of the new view, by its place in it, and a path in the layer.
+func (e *Entry) Source() (root int, path string) {
+	if e.detail == nil {
+		return 0, ""
+	}
+	return e.detail.Root, e.detail.Source
+}
+
+// Detail returns what Compare found out besides; nil in an entry that it did not make.
+func (e *Entry) Detail() *Detail { return e.detail }
 
 // marks is what overlayfs and the user wrote into a file's extended attributes.
 type marks struct {
@@ -120,40 +128,26 @@ type found struct {
 // removed it.
 type orphan struct{ path, origin string }
 
-// Change reads what the sandbox changed. Entries, counts and digest are exact when nobody writes in the feature;
-// otherwise they are what was met. Errors name the path; *WorkspaceError when the base is gone.
-func (w *Workspace) Change(ctx context.Context) (*Change, error) {
-	base, err := w.openBase()
-	if err != nil {
-		return nil, err
+// Compare reads what became of old in new. Entries, counts and digest are exact when nobody writes to either;
+// otherwise they are what was met. Errors name the path.
+func Compare(ctx context.Context, old, now *View, o CompareOptions) (*Change, error) {
+	if len(now.roots) != 2 || len(old.roots) != 1 {
+		return nil, errors.ErrUnsupported
 	}
-	defer base.Close()
-	upper, err := w.openUpper()
-	if err != nil {
-		return nil, err
-	}
-	defer upper.Close()
 	k := &walk{
-		upper: upper, base: base, mark: w.mark(), start: w.state.Start,
-		rootMode: w.state.RootMode, rootXattr: string(w.state.RootXattr),
-		touched: make(map[string]journal.Seen, len(w.state.Touched)),
-	}
-	for _, x := range w.state.Touched {
-		k.touched[string(x.Path)] = x.Seen
+		upper: now.roots[0], base: old.roots[0], mark: now.layers[0].mark(), start: o.Since,
+		rootMode: o.RootMode, rootXattr: string(o.RootXattr), touched: o.Touched,
 	}
 	k.wake.L = &k.mu
 	all, err := k.run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return w.gather(k, all)
-}
-
-func (w *Workspace) mark() string {
-	if w.state.UserXattr {
-		return "user.overlay."
+	c, err := gather(k, all)
+	if err == nil {
+		c.detail.key = keyOf(old, now)
 	}
-	return "trusted.overlay."
+	return c, err
 }
 
 // run compares everything, from the root on, on two workers or more.

@@ -1,10 +1,9 @@
-package snapshot
+package promote
 
 import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,113 +12,44 @@ import (
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
-
-// Promote hands a change over that [Workspace.Change] read. PromoteApply changes the workspace: all of it or, after
-// any error, nothing, also when the process or the machine dies in the middle (see [Recover]). Afterwards the
-// feature has an empty upper layer and a new start, and must be mounted anew; a change read before is stale.
-//
-// New objects get the owner of the directory that they are put into, others keep theirs, with their access control
-// lists and security labels. Content, modes, times, user.* attributes, links and holes are promoted; sockets and
-// devices are not, which the report notes.
-//
-// An error of cleaning up comes with the new state in place: Recover finishes, as after a crash. Other errors:
-// *ConflictError when others changed the same paths, also while promoting; ErrStaleChange;
-// ErrUnsupported; *WorkspaceError.
-func (w *Workspace) Promote(ctx context.Context, c *Change, o PromoteOptions) (*PromoteReport, error) {
-	if err := w.owns(c); err != nil {
-		return nil, err
-	}
-	switch o.Kind {
-	case PromoteApply, "":
-		return w.apply(ctx, c, o.LockDir)
-	case PromotePatch:
-		return w.patch(ctx, c, o.PatchFile)
-	}
-	return nil, fmt.Errorf("promote as %q: %w", o.Kind, ErrUnsupported)
-}
 
 // promotion is one apply under way.
 type promotion struct {
-	w       *Workspace
-	c       *Change
-	base    *beneath.Root
-	upper   *beneath.Root
+	t       Target
+	c       *tree.Change
+	base    *beneath.Root // the workspace
 	stage   *beneath.Root
 	plan    journal.Plan
 	entries []span // of each op
 	dirs    map[string]*journal.DirOp
-	owners  map[string]Owner // of the directories in dirs
-	report  *PromoteReport
+	owners  map[string]tree.Owner // of the directories in dirs
+	report  *tree.PromoteReport
 }
 
 // span is the entries from, up to but without to: an op's own and those below it.
 type span struct{ from, to int }
 
-func (w *Workspace) apply(ctx context.Context, c *Change, lockDir string) (*PromoteReport, error) {
-	if lockDir == "" {
-		lockDir = filepath.Dir(w.dir)
-	}
-	base, err := w.openBase()
-	if err != nil {
-		return nil, err
-	}
-	defer base.Close()
-	upper, err := w.openUpper()
-	if err != nil {
-		return nil, err
-	}
-	defer upper.Close()
-	lockFile, err := lockName(base, lockDir)
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := lock(ctx, lockFile)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	for _, name := range []string{journal.PlanFile, journal.DoneFile} {
-		if _, err := os.Lstat(filepath.Join(w.dir, name)); err == nil {
-			return nil, fmt.Errorf("%s: an earlier promote was cut short: %w", w.dir, ErrUnusableLayers)
-		}
-	}
-	found, err := conflicts(ctx, base, c)
-	if err != nil {
-		return nil, err
-	}
-	if len(found) > 0 {
-		return nil, &ConflictError{found}
-	}
-	p := &promotion{
-		w: w, c: c, base: base, upper: upper, plan: journal.Plan{Version: 1, Lock: lockFile},
-		dirs: map[string]*journal.DirOp{}, owners: map[string]Owner{}, report: c.report(PromoteApply),
-	}
-	if err := p.run(ctx); err != nil {
-		return nil, err
-	}
-	return p.report, nil
-}
-
 // run brings the workspace from the old to the new state, or leaves the old one.
-func (p *promotion) run(ctx context.Context) error {
+func (p *promotion) run(ctx context.Context) (committed bool, err error) {
 	if err := p.lay(); err != nil {
-		return err
+		return false, err
 	}
-	if err := p.plan.Write(p.w.dir); err != nil {
-		return errors.Join(err, ignoreMissing(os.Remove(filepath.Join(p.w.dir, journal.PlanFile))))
+	if err := p.plan.Write(p.t.Dir); err != nil {
+		return false, errors.Join(err, ignoreMissing(os.Remove(filepath.Join(p.t.Dir, journal.PlanFile))))
 	}
 	journal.Step("planned")
 	if p.plan.Stage != "" {
 		if err := p.replace(ctx); err != nil {
-			return errors.Join(err, p.w.undo(p.base, &p.plan))
+			return false, errors.Join(err, undo(p.t.Dir, p.base, &p.plan))
 		}
 	}
-	if err := journal.Commit(p.w.dir); err != nil {
-		return errors.Join(err, p.w.undo(p.base, &p.plan))
+	if err := journal.Commit(p.t.Dir); err != nil {
+		return false, errors.Join(err, undo(p.t.Dir, p.base, &p.plan))
 	}
 	journal.Step("committed")
-	return p.w.finish(p.base, &p.plan)
+	return true, clean(p.base, &p.plan)
 }
 
 // replace stages everything and then puts it into place.
@@ -135,7 +65,7 @@ func (p *promotion) replace(ctx context.Context) error {
 		return err
 	}
 	journal.Step("staged")
-	if err := p.plan.Write(p.w.dir); err != nil {
+	if err := p.plan.Write(p.t.Dir); err != nil {
 		return err
 	}
 	journal.Step("journalled")
@@ -160,8 +90,8 @@ func (p *promotion) lay() error {
 	for i := 0; i < len(all); {
 		e := &all[i]
 		next := i + 1
-		inPlace := e.Type == Dir && e.OldType == Dir
-		for !inPlace && next < len(all) && below(all[next].Path, e.Path) {
+		inPlace := e.Type == tree.Dir && e.OldType == tree.Dir
+		for !inPlace && next < len(all) && tree.Below(all[next].Path, e.Path) {
 			next++
 		}
 		switch {
@@ -177,7 +107,7 @@ func (p *promotion) lay() error {
 			}
 			o := journal.Op{Path: []byte(e.Path)}
 			if e.OldType != "" {
-				o.Old = journal.See(&e.view.old)
+				o.Old = journal.See(&e.Detail().Old)
 			}
 			p.plan.Ops = append(p.plan.Ops, o)
 			p.entries = append(p.entries, span{i, next})
@@ -193,7 +123,7 @@ func (p *promotion) lay() error {
 	for _, d := range p.dirs {
 		p.plan.Dirs = append(p.plan.Dirs, *d)
 	}
-	slices.SortFunc(p.plan.Dirs, func(a, b journal.DirOp) int { return comparePaths(string(a.Path), string(b.Path)) })
+	slices.SortFunc(p.plan.Dirs, func(a, b journal.DirOp) int { return tree.ComparePaths(string(a.Path), string(b.Path)) })
 	p.plan.Stage = ".caisson-" + rand.Text()[:16]
 	return nil
 }
@@ -204,12 +134,12 @@ func parentOf(path string) string {
 }
 
 // promotable reports the types that a workspace may receive; "" is a deletion.
-func promotable(t FileType) bool { return t != Socket && t != Char && t != Block }
+func promotable(t tree.FileType) bool { return t != tree.Socket && t != tree.Char && t != tree.Block }
 
-func (p *promotion) skip(e *Entry) {
-	p.report.note(e, "a "+string(e.Type)+" is not promoted")
+func (p *promotion) skip(e *tree.Entry) {
+	note(p.report, e, "a "+string(e.Type)+" is not promoted")
 	switch e.Kind {
-	case Added:
+	case tree.Added:
 		p.report.Added--
 	default:
 		p.report.Modified--
@@ -223,7 +153,7 @@ func (p *promotion) directory(path string) (*journal.DirOp, error) {
 	}
 	fd, err := p.base.Open(path, beneath.ReadDir)
 	if beneath.Gone(err) {
-		return nil, &ConflictError{[]Conflict{{path, "removed by others while promoting"}}}
+		return nil, &tree.ConflictError{Conflicts: []tree.Conflict{{Path: path, Reason: "removed by others while promoting"}}}
 	}
 	if err != nil {
 		return nil, p.base.Fail("open", path, err)
@@ -235,20 +165,21 @@ func (p *promotion) directory(path string) (*journal.DirOp, error) {
 	}
 	d := &journal.DirOp{Path: []byte(path), Old: journal.AttrOf(&old)}
 	// Below a renamed directory the upper has no counterpart: then the time is that of the promote.
-	if fd, err := p.upper.Open(path, beneath.ReadDir); err == nil {
+	upper := p.t.New.At(0)
+	if fd, err := upper.Open(path, beneath.ReadDir); err == nil {
 		err = unix.Fstat(fd, &now)
 		unix.Close(fd)
 		if err != nil {
-			return nil, p.upper.Fail("stat", path, err)
+			return nil, upper.Fail("stat", path, err)
 		}
 		d.New, d.SetMtime = journal.AttrOf(&now), true
 	}
-	p.dirs[path], p.owners[path] = d, Owner{old.Uid, old.Gid}
+	p.dirs[path], p.owners[path] = d, tree.Owner{UID: old.Uid, GID: old.Gid}
 	return d, nil
 }
 
 // attributes plans the change of a directory that stays.
-func (p *promotion) attributes(e *Entry) error {
+func (p *promotion) attributes(e *tree.Entry) error {
 	path := e.Path
 	if path == "." {
 		path = ""
@@ -257,7 +188,7 @@ func (p *promotion) attributes(e *Entry) error {
 	if err != nil {
 		return err
 	}
-	d.Mode, d.New.Mode, d.Xattrs = true, unixMode(e.Mode), e.Xattrs
+	d.Mode, d.New.Mode, d.Xattrs = true, tree.UnixMode(e.Mode), e.Xattrs
 	if !e.Xattrs {
 		return nil
 	}
@@ -286,11 +217,9 @@ func dirXattrs(r *beneath.Root, path string) ([]beneath.Xattr, error) {
 }
 
 // source is where an entry's new content lies.
-func (p *promotion) source(e *Entry) (*beneath.Root, string) {
-	if e.view.inBase {
-		return p.base, e.view.source
-	}
-	return p.upper, e.view.source
+func (p *promotion) source(e *tree.Entry) (*beneath.Root, string) {
+	d := e.Detail()
+	return p.t.New.At(d.Root), d.Source
 }
 
 // renameAll puts what is staged into place, and what was there into the stage.
@@ -313,7 +242,7 @@ func (p *promotion) renameAll(ctx context.Context) error {
 			return p.base.Fail("promote", e.Path, err)
 		}
 		if reason != "" {
-			return &ConflictError{[]Conflict{{e.Path, reason}}}
+			return &tree.ConflictError{Conflicts: []tree.Conflict{{Path: e.Path, Reason: reason}}}
 		}
 		journal.Step("renamed")
 	}
@@ -338,7 +267,7 @@ func (p *promotion) widen() error {
 }
 
 // rename does one op, and makes sure that what it took away is what was seen.
-func (p *promotion) rename(at *beneath.Cursor, i int, e *Entry) (reason string, err error) {
+func (p *promotion) rename(at *beneath.Cursor, i int, e *tree.Entry) (reason string, err error) {
 	dir, name, err := at.Parent(e.Path)
 	if err != nil {
 		return "", err
@@ -376,18 +305,18 @@ func (p *promotion) rename(at *beneath.Cursor, i int, e *Entry) (reason string, 
 		return "", err
 	}
 	if beneath.IsDir(&st) && os.Geteuid() != 0 {
-		st.Mode = e.view.old.Mode // it may have been widened to be moved
+		st.Mode = e.Detail().Old.Mode // it may have been widened to be moved
 	}
-	if !same(&st, &e.view.old) {
+	if !same(&st, &e.Detail().Old) {
 		return "changed by others while promoting", nil
 	}
 	return "", p.narrow(e, dir, name)
 }
 
 // narrow puts the mode of a directory right that was widened to move it.
-func (p *promotion) narrow(e *Entry, dir int, name string) error {
-	if e.Type != Dir || os.Geteuid() == 0 {
+func (p *promotion) narrow(e *tree.Entry, dir int, name string) error {
+	if e.Type != tree.Dir || os.Geteuid() == 0 {
 		return nil
 	}
-	return beneath.ChmodDir(dir, name, unixMode(e.Mode))
+	return beneath.ChmodDir(dir, name, tree.UnixMode(e.Mode))
 }

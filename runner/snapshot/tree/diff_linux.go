@@ -1,14 +1,12 @@
-package snapshot
+package tree
 
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -41,9 +39,9 @@ var errTooLarge = errors.New("too large to show")
 // WriteDiff prints a change in git's unified format, which git apply and patch take. What that format cannot hold
 // (empty directories, fifos, attributes, files above MaxFile) is told in lines that begin with "caisson:", which
 // they skip. The change must have been read by this process, and the base not have changed since.
-func (w *Workspace) WriteDiff(ctx context.Context, c *Change, out io.Writer, o DiffOptions) error {
-	if err := w.owns(c); err != nil {
-		return err
+func WriteDiff(ctx context.Context, old, now *View, c *Change, out io.Writer, o DiffOptions) error {
+	if !c.Of(old, now) {
+		return ErrStaleChange
 	}
 	if o.Context == 0 {
 		o.Context = defaultContext
@@ -56,20 +54,10 @@ func (w *Workspace) WriteDiff(ctx context.Context, c *Change, out io.Writer, o D
 	if o.NameOnly {
 		return writeNames(out, todo)
 	}
-	base, err := w.openBase()
-	if err != nil {
-		return err
-	}
-	defer base.Close()
-	upper, err := w.openUpper()
-	if err != nil {
-		return err
-	}
-	defer upper.Close()
 	workers := make([]*differ, max(2, min(4, runtime.GOMAXPROCS(0))))
 	for i := range workers {
 		d := &differ{o: o}
-		d.upper.Root, d.base.Root = upper, base
+		d.upper.Root, d.base.Root = now.roots[0], old.roots[0]
 		defer d.upper.Close()
 		defer d.base.Close()
 		workers[i] = d
@@ -93,13 +81,13 @@ func (c *Change) selected(paths []string) []shown {
 		e := &c.Entries[i]
 		wanted := len(paths) == 0
 		for _, p := range paths {
-			wanted = wanted || below(e.Path, strings.TrimSuffix(p, "/"))
+			wanted = wanted || Below(e.Path, strings.TrimSuffix(p, "/"))
 		}
 		if !wanted {
 			continue
 		}
 		quiet := (e.Type == Dir) != (e.OldType == Dir) && (e.Kind == Added || e.Kind == Deleted) &&
-			i+1 < len(c.Entries) && below(c.Entries[i+1].Path, e.Path)
+			i+1 < len(c.Entries) && Below(c.Entries[i+1].Path, e.Path)
 		todo = append(todo, shown{e, quiet})
 	}
 	return todo
@@ -214,15 +202,15 @@ func (d *differ) text(e *Entry, quiet bool) error {
 func remark(e *Entry) string {
 	switch e.Kind {
 	case Added:
-		return fmt.Sprintf("new %s, mode %s", e.Type, octal(e.Mode))
+		return fmt.Sprintf("new %s, mode %s", e.Type, Octal(e.Mode))
 	case Deleted:
-		return fmt.Sprintf("deleted %s, mode %s", e.OldType, octal(e.OldMode))
+		return fmt.Sprintf("deleted %s, mode %s", e.OldType, Octal(e.OldMode))
 	case TypeOnly:
 		return fmt.Sprintf("%s became %s", e.OldType, e.Type)
 	}
 	var what []string
 	if e.Mode != e.OldMode {
-		what = append(what, fmt.Sprintf("mode %s became %s", octal(e.OldMode), octal(e.Mode)))
+		what = append(what, fmt.Sprintf("mode %s became %s", Octal(e.OldMode), Octal(e.Mode)))
 	}
 	if e.Xattrs {
 		what = append(what, "extended attributes differ")
@@ -270,10 +258,10 @@ func (d *differ) contents(e *Entry) (old, now []byte, err error) {
 		now = []byte(e.Link)
 	case File:
 		from := &d.upper
-		if e.view.inBase {
+		if e.detail.Root > 0 {
 			from = &d.base
 		}
-		if now, err = readAll(from, e.view.source, e.Size); err != nil {
+		if now, err = readAll(from, e.detail.Source, e.Size); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -326,44 +314,5 @@ func gitMode(t FileType, m fs.FileMode) string {
 	if t == Symlink {
 		return "120000"
 	}
-	return fmt.Sprintf("10%s", octal(m))
-}
-
-func (c *Change) report(kind PromoteKind) *PromoteReport {
-	return &PromoteReport{Kind: kind, Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Digest: c.Digest}
-}
-
-// patch writes the change as a unified diff to a file, by rename.
-func (w *Workspace) patch(ctx context.Context, c *Change, path string) (*PromoteReport, error) {
-	if path == "" {
-		return nil, &fs.PathError{Op: "patch", Path: path, Err: fs.ErrInvalid}
-	}
-	tmp := path + "." + rand.Text()[:8] + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return nil, err
-	}
-	err = errors.Join(w.WriteDiff(ctx, c, f, DiffOptions{MaxFile: 1 << 62}), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
-	if err != nil {
-		return nil, errors.Join(err, os.Remove(tmp))
-	}
-	r := c.report(PromotePatch)
-	r.PatchFile = path
-	for i := range c.Entries {
-		e := &c.Entries[i]
-		switch {
-		case e.Binary:
-			r.note(e, "binary: named in the patch, but not contained")
-		case e.Type == Dir && e.Kind != Added, e.Type != "" && e.Type != Dir && e.Type != File && e.Type != Symlink:
-			r.note(e, "a "+string(e.Type)+": a patch cannot hold it")
-		}
-	}
-	return r, nil
-}
-
-func (r *PromoteReport) note(e *Entry, text string) {
-	r.Notes = append(r.Notes, Note{Path: e.Path, Text: text})
+	return fmt.Sprintf("10%s", Octal(m))
 }

@@ -1,4 +1,4 @@
-package snapshot
+package tree
 
 import (
 	"encoding/base64"
@@ -52,7 +52,7 @@ type Change struct {
 	// Digest is the SHA-256, in hexadecimal, of every entry's metadata and new content: what a verdict is bound to.
 	Digest string `json:"digest"`
 
-	detail *detail // what Conflicts and Promote need; nil in a Change that was not read by Workspace.Change
+	detail *detail // what promoting needs; nil in a Change that Compare did not read
 }
 
 // Entry is one path of a Change. Fields named Old describe the base, the others the sandbox's view; those of a side
@@ -72,7 +72,7 @@ type Entry struct {
 	Xattrs   bool   // user.* attributes differ
 	HardLink string // the first path of the change that is the same file, if that is another
 
-	view *view
+	detail *Detail
 }
 
 // entryJSON is Entry in JSON. A string that is not UTF-8 has U+FFFD in place of the bad bytes, and its raw bytes
@@ -108,10 +108,10 @@ func (e Entry) MarshalJSON() ([]byte, error) {
 	j.OldLink, j.OldLinkRaw = encodeRaw(e.OldLink)
 	j.Hard, j.HardRaw = encodeRaw(e.HardLink)
 	if e.Type != "" {
-		j.Mode = octal(e.Mode)
+		j.Mode = Octal(e.Mode)
 	}
 	if e.OldType != "" {
-		j.OldMode = octal(e.OldMode)
+		j.OldMode = Octal(e.OldMode)
 	}
 	return json.Marshal(j)
 }
@@ -150,7 +150,7 @@ func (e *Entry) UnmarshalJSON(data []byte) error {
 		if err != nil {
 			return fmt.Errorf("entry %q: mode: %w", j.Path, err)
 		}
-		*m.to = fileMode(uint32(bits))
+		*m.to = FileMode(uint32(bits))
 	}
 	return nil
 }
@@ -170,10 +170,11 @@ func decodeRaw(text, raw string) (string, error) {
 	return string(b), err
 }
 
-func octal(m fs.FileMode) string { return fmt.Sprintf("%04o", unixMode(m)) }
+// Octal prints a mode as four octal digits or more.
+func Octal(m fs.FileMode) string { return fmt.Sprintf("%04o", UnixMode(m)) }
 
-// unixMode returns the low twelve bits of a Unix mode.
-func unixMode(m fs.FileMode) uint32 {
+// UnixMode returns the low twelve bits of a Unix mode.
+func UnixMode(m fs.FileMode) uint32 {
 	bits := uint32(m.Perm())
 	if m&fs.ModeSetuid != 0 {
 		bits |= 0o4000
@@ -187,8 +188,8 @@ func unixMode(m fs.FileMode) uint32 {
 	return bits
 }
 
-// fileMode is the inverse of unixMode; higher bits are ignored.
-func fileMode(bits uint32) fs.FileMode {
+// FileMode is the inverse of UnixMode; higher bits are ignored.
+func FileMode(bits uint32) fs.FileMode {
 	m := fs.FileMode(bits & 0o777)
 	if bits&0o4000 != 0 {
 		m |= fs.ModeSetuid
@@ -206,8 +207,8 @@ func fileMode(bits uint32) fs.FileMode {
 // control characters, quotes, backslashes or bytes outside of ASCII.
 func Quote(path string) string { return beneath.Quote(path) }
 
-// comparePaths orders paths as Change.Entries are.
-func comparePaths(a, b string) int {
+// ComparePaths orders paths as Change.Entries are.
+func ComparePaths(a, b string) int {
 	for i := 0; i < len(a) && i < len(b); i++ {
 		if a[i] != b[i] {
 			return rank(a[i]) - rank(b[i])
@@ -223,8 +224,8 @@ func rank(c byte) int {
 	return int(c) + 1
 }
 
-// below reports whether path lies in dir or is dir.
-func below(path, dir string) bool {
+// Below reports whether path lies in dir or is dir.
+func Below(path, dir string) bool {
 	if dir == "." || dir == "" {
 		return true
 	}

@@ -1,0 +1,101 @@
+package promote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
+)
+
+func (t *Target) base() *beneath.Root { return t.Old.At(len(t.Old.Layers()) - 1) }
+
+// Apply changes the workspace: all of it or, after any error, nothing, also when the process or the machine dies in the
+// middle (see [Recover]). Then the journal says "done" until the caller has begun the feature anew, and calls
+// [Forget].
+//
+// New objects get the owner of the directory that they are put into, others keep theirs, with their access control
+// lists and security labels. Content, modes, times, user.* attributes, links and holes are promoted; sockets and
+// devices are not, which the report notes.
+//
+// An error of cleaning up comes with the new state in place, and a report: Recover finishes, as after a crash. Other
+// errors: *tree.ConflictError when others changed the same paths, also while promoting; tree.ErrStaleChange.
+func Apply(ctx context.Context, t Target, c *tree.Change, moving func(ctx context.Context, generation int) error) (*tree.PromoteReport, error) {
+	if !c.Of(t.Old, t.New) {
+		return nil, tree.ErrStaleChange
+	}
+	unlock, err := lock(ctx, t.LockFile)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	for _, name := range []string{journal.PlanFile, journal.DoneFile} {
+		if _, err := os.Lstat(filepath.Join(t.Dir, name)); err == nil {
+			return nil, fmt.Errorf("%s: an earlier promote was cut short: %w", t.Dir, tree.ErrUnusableLayers)
+		}
+	}
+	found, err := conflicts(ctx, t.base(), c)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) > 0 {
+		return nil, &tree.ConflictError{Conflicts: found}
+	}
+	p := &promotion{
+		t: t, c: c, base: t.base(), dirs: map[string]*journal.DirOp{}, owners: map[string]tree.Owner{},
+		report: report(c, tree.PromoteApply),
+	}
+	if err := p.prepare(); err != nil {
+		return nil, err
+	}
+	committed, err := p.run(ctx)
+	if !committed {
+		return nil, err
+	}
+	return p.report, err
+}
+
+// prepare begins the plan.
+func (p *promotion) prepare() error {
+	inode, birth, err := beneath.Identity(p.base.FD)
+	if err != nil {
+		return p.base.Fail("stat", ".", err)
+	}
+	p.plan = journal.Plan{
+		Version: journal.Version, Lock: p.t.LockFile, Note: p.t.Note,
+		Workspace: p.t.Workspace, Inode: inode, Birth: birth,
+	}
+	return nil
+}
+
+func report(c *tree.Change, kind tree.PromoteKind) *tree.PromoteReport {
+	return &tree.PromoteReport{Kind: kind, Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Digest: c.Digest}
+}
+
+// openWorkspace opens the workspace that a plan is about, and makes sure that it is the same.
+func openWorkspace(p *journal.Plan) (*beneath.Root, error) {
+	refuse := func(err error) error {
+		return &tree.WorkspaceError{Path: p.Workspace, Err: err, Remedy: "put the directory back, or discard the feature"}
+	}
+	r, err := beneath.OpenRoot(p.Workspace)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, refuse(tree.ErrMissing)
+	}
+	if err != nil {
+		return nil, refuse(err)
+	}
+	inode, birth, err := beneath.Identity(r.FD)
+	if err == nil && (inode != p.Inode || !birth.Equal(p.Birth)) {
+		err = tree.ErrReplaced
+	}
+	if err != nil {
+		r.Close()
+		return nil, refuse(err)
+	}
+	return r, nil
+}

@@ -1,0 +1,168 @@
+package tree
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+)
+
+// gather puts together what the workers found.
+func gather(k *walk, all []*found) (*Change, error) {
+	c := &Change{detail: &detail{linked: map[string]string{}}}
+	links := map[uint64][]string{}
+	var orphans []orphan
+	var same []string
+	var twins []Entry
+	total := 0
+	for _, f := range all {
+		total += len(f.entries)
+	}
+	c.Entries = make([]Entry, 0, total)
+	for _, f := range all {
+		c.Entries = append(c.Entries, f.entries...)
+		c.detail.conflicts = append(c.detail.conflicts, f.conflicts...)
+		orphans = append(orphans, f.orphans...)
+		same = append(same, f.same...)
+		twins = append(twins, f.twins...)
+		for ino, paths := range f.links {
+			links[ino] = append(links[ino], paths...)
+		}
+	}
+	c.link(links, twins)
+	slices.SortFunc(c.Entries, func(a, b Entry) int { return ComparePaths(a.Path, b.Path) })
+	if err := k.adopt(c, orphans, same); err != nil {
+		return nil, err
+	}
+	c.count()
+	c.Digest = c.digest()
+	return c, nil
+}
+
+// link names the first path of every group of hard links. twins are members that are as in the base: where they are no
+// links of each other there, that is their change.
+func (c *Change) link(links map[uint64][]string, twins []Entry) {
+	standing := map[uint64]*Entry{} // by inode in the upper
+	slices.SortFunc(twins, func(a, b Entry) int { return ComparePaths(a.Path, b.Path) })
+	for i := range twins {
+		e := &twins[i]
+		first, ok := standing[e.detail.New.Ino]
+		if !ok {
+			standing[e.detail.New.Ino] = e
+		} else if first.detail.Old.Ino != e.detail.Old.Ino {
+			e.Kind = Modified
+			c.Entries = append(c.Entries, *e)
+		}
+	}
+	for _, paths := range links {
+		if len(paths) < 2 {
+			continue
+		}
+		first := slices.MinFunc(paths, ComparePaths)
+		for _, p := range paths {
+			c.detail.linked[p] = first
+		}
+	}
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		if first, ok := c.detail.linked[e.Path]; ok && first != e.Path && e.Type != "" && e.detail.Root == 0 {
+			e.HardLink = first
+		}
+	}
+}
+
+// adopt sorts the orphans out: one whose origin is at another path that the upper covers was renamed by the feature;
+// of the others, the base object was removed by others.
+func (k *walk) adopt(c *Change, orphans []orphan, same []string) error {
+	if len(orphans) == 0 {
+		return nil
+	}
+	covered := same
+	for i := range c.Entries {
+		if c.Entries[i].OldType != "" {
+			covered = append(covered, c.Entries[i].Path)
+		}
+	}
+	at := beneath.Cursor{Root: k.base}
+	defer at.Close()
+	slices.SortFunc(covered, ComparePaths)
+	handles := make(map[string]bool, len(covered))
+	for _, path := range covered {
+		dir, name, err := at.Parent(path)
+		if beneath.Gone(err) {
+			continue
+		}
+		if err != nil {
+			return k.base.Fail("open", path, err)
+		}
+		if h, _, err := unix.NameToHandleAt(dir, name, 0); err == nil {
+			handles[handleKey(h.Type(), h.Bytes())] = true
+		}
+	}
+	for _, o := range orphans {
+		if !handles[originKey(o.origin)] {
+			c.detail.conflicts = append(c.detail.conflicts, Conflict{o.path, removedByOthers})
+		}
+	}
+	return nil
+}
+
+func handleKey(kind int32, id []byte) string { return string(kind) + string(id) }
+
+// originKey reads the file handle in an overlay.origin attribute: struct ovl_fb of fs/overlayfs/overlayfs.h, with
+// version, magic, length, flags, type and a UUID before the handle's bytes. An unreadable one matches nothing.
+func originKey(origin string) string {
+	const header = 5 + 16
+	if len(origin) < header || origin[1] != '\xfb' {
+		return ""
+	}
+	return handleKey(int32(origin[4]), []byte(origin[header:]))
+}
+
+func (c *Change) count() {
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		switch e.Kind {
+		case Added:
+			c.Added++
+		case Deleted:
+			c.Deleted++
+		default:
+			c.Modified++
+		}
+		c.Bytes += e.Size
+	}
+}
+
+// digest binds everything that a gate could judge by. Strings are preceded by their lengths.
+func (c *Change) digest() string {
+	h := sha256.New()
+	var b []byte
+	text := func(s string) {
+		b = binary.AppendUvarint(b, uint64(len(s)))
+		b = append(b, s...)
+	}
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		b = b[:0]
+		text(e.Path)
+		text(string(e.Kind))
+		text(string(e.Type))
+		text(string(e.OldType))
+		text(e.Link)
+		text(e.HardLink)
+		text(e.detail.Xattrs)
+		b = binary.AppendUvarint(b, uint64(UnixMode(e.Mode)))
+		b = binary.AppendUvarint(b, uint64(e.Size))
+		if e.Type == Char || e.Type == Block {
+			b = binary.AppendUvarint(b, e.detail.New.Rdev)
+		}
+		b = append(b, e.detail.Sum[:]...)
+		h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,45 @@
+//go:build !linux
+
+package tree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// errPlatform is every answer on systems without overlayfs.
+var errPlatform = fmt.Errorf("layers need Linux: %w", errors.ErrUnsupported)
+
+type (
+	View     struct{}
+	Manifest struct{}
+	Detail   struct{}
+	detail   struct{}
+)
+
+func OpenView([]Root) (*View, error)                                         { return nil, errPlatform }
+func (v *View) Close() error                                                 { return nil }
+func (v *View) Layers() []Root                                               { return nil }
+func (v *View) Open(string) (*os.File, error)                                { return nil, errPlatform }
+func (v *View) Lstat(string) (Stat, error)                                   { return Stat{}, errPlatform }
+func (v *View) Walk(context.Context, func(string, Stat) error) error         { return errPlatform }
+func (c *Change) Of(*View, *View) bool                                       { return false }
+func (e *Entry) Old() (Seen, bool)                                           { return Seen{}, false }
+func (e *Entry) Source() (root int, path string)                             { return 0, "" }
+func Compare(context.Context, *View, *View, CompareOptions) (*Change, error) { return nil, errPlatform }
+func Merge(context.Context, []Root, *View, string) error                     { return errPlatform }
+
+func WriteDiff(context.Context, *View, *View, *Change, io.Writer, DiffOptions) error {
+	return errPlatform
+}
+
+func Restore(context.Context, *View, *View, string, RestoreOptions) ([]string, error) {
+	return nil, errPlatform
+}
+
+func CopyDelta(context.Context, Root, *Manifest, string, DeltaOptions) (*Manifest, Delta, error) {
+	return nil, Delta{}, errPlatform
+}
