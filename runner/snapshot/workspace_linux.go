@@ -16,6 +16,11 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
+// Remove removes a feature's directory with everything in it: see tree.Remove.
+func Remove(ctx context.Context, dir string, keep ...string) error {
+	return tree.Remove(ctx, dir, keep...)
+}
+
 // This file is Workspace on the packages tree and promote, until runner uses Layers.
 
 // views opens what the base and what the sandbox shows.

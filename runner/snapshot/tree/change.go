@@ -52,6 +52,10 @@ type Change struct {
 	// Digest is the SHA-256, in hexadecimal, of every entry's metadata and new content: what a verdict is bound to.
 	Digest string `json:"digest"`
 
+	// From and To are the caller's names of the two sides.
+	From string `json:"-"`
+	To   string `json:"-"`
+
 	detail *detail // what promoting needs; nil in a Change that Compare did not read
 }
 

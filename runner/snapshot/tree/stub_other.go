@@ -22,6 +22,7 @@ type (
 
 func OpenView([]Root) (*View, error)                                         { return nil, errPlatform }
 func (v *View) Close() error                                                 { return nil }
+func Remove(context.Context, string, ...string) error                        { return errPlatform }
 func (v *View) Layers() []Root                                               { return nil }
 func (v *View) Open(string) (*os.File, error)                                { return nil, errPlatform }
 func (v *View) Lstat(string) (Stat, error)                                   { return Stat{}, errPlatform }
