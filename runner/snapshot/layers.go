@@ -35,7 +35,7 @@ type OpenOptions struct {
 	Bases   string // as in CreateOptions
 
 	// Resolve finds the directory (OpenOptions.Dir) of another feature whose layers this one was forked from. It is
-	// called while opening, for each such feature once. nil: a feature with foreign layers cannot be opened.
+	// called when such a layer is first needed, for each feature once. nil: there are none.
 	Resolve func(feature string) (dir string, err error)
 
 	// ReadOnly opens without recovering and without removing what a crash left: beside a supervisor that has the
@@ -71,6 +71,7 @@ type Record struct {
 	Layer      int             `json:"layer,omitempty"`  // its own layer; 0 for an alias and for one without
 	Stack      []LayerRef      `json:"stack,omitempty"`  // newest first
 	Origin     Origin          `json:"origin"`
+	Bare       bool            `json:"bare,omitempty"` // an import that holds everything: the base does not show below Stack
 
 	// Damaged says why the checkpoint cannot be used, "" if it can: its file or a layer of its stack is missing or
 	// unreadable. Of a file that cannot be read nothing but ID is known.
@@ -226,7 +227,7 @@ type Layers interface {
 	// Squash makes long runs of layers one each; force takes short ones, too. Nothing observable changes. It returns how
 	// many layers fewer the head's stack has.
 	Squash(ctx context.Context, force bool) (removed int, err error)
-	// Drop forgets checkpoints. The head and those that a live fork began from can be dropped as well: only their ids go.
+	// Drop forgets checkpoints, but not the head: ErrHead. What others are made of stays as long as they do.
 	Drop(ctx context.Context, ids ...string) error
 	// Collect frees what no checkpoint, no current state and no other feature (needed, their Refs) needs, in bytes.
 	Collect(ctx context.Context, needed []LayerRef) (freed int64, err error)
@@ -258,6 +259,8 @@ type ImportOptions struct {
 var (
 	// ErrCheckpoint is an id that no checkpoint of the feature has.
 	ErrCheckpoint = errors.New("no such checkpoint")
+	// ErrHead refuses to drop the checkpoint that the current state lies on.
+	ErrHead = errors.New("the feature's current state lies on it")
 	// ErrDepth refuses a checkpoint on too many layers: overlayfs stacks at most 500.
 	ErrDepth = errors.New("too many layers")
 	// ErrHeld is a live process in the way.

@@ -19,6 +19,7 @@
 package snapshot
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -83,7 +84,15 @@ func Quote(path string) string { return tree.Quote(path) }
 type CreateOptions struct {
 	Dir       string // made if missing; other files in it are left alone
 	Workspace string // the base; symbolic links in it are resolved once, here
+	Feature   string // the feature's id, which the names of its layers begin with
 	Owner     Owner  // host ids that the upper's root and the home get: the mapped owner
+
+	// Bases is a directory, common to all features of a state directory, for what promotes take out of workspaces (see
+	// package promote). Empty: one in Dir, so that other features' promotes are edits by others.
+	Bases string
+
+	// Driver is DriverOverlay or DriverCopy, for whoever chooses between the packages; empty: DriverOverlay.
+	Driver string
 
 	// UserXattr says that the stacks are mounted with the overlay option userxattr, so that overlayfs keeps its
 	// marks in user.overlay.* and not in trusted.overlay.*. It is implied when the caller is not root.
@@ -159,6 +168,11 @@ type PromoteOptions struct {
 	// LockDir is a directory, common to all features of a state directory, for the locks that keep two promotes
 	// to one workspace apart. Empty: the directory above the feature's.
 	LockDir string
+
+	// Moving is called before the first rename, when what will be taken away has been kept in the base layer of
+	// generation: every live feature of the workspace must show it before anything moves. An error refuses the promote.
+	// nil: there are no live features but this one.
+	Moving func(ctx context.Context, generation int) error
 }
 
 // Reasons why a directory cannot be a workspace, or no longer is the one that it was.

@@ -1,0 +1,172 @@
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/promote"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
+)
+
+// ends finds what a change goes from and to. The base is the one that the other end was made on.
+func (l *layers) ends(from, to string) (a, b place, err error) {
+	if a, err = l.at(from); err != nil {
+		return a, b, err
+	}
+	if b, err = l.at(to); err != nil {
+		return a, b, err
+	}
+	if from == snapshot.Base {
+		a.generation, a.origin = b.generation, b.origin
+	}
+	if to == snapshot.Base {
+		b.generation, b.origin = a.generation, a.origin
+	}
+	return a, b, nil
+}
+
+// Change compares two states.
+func (l *layers) Change(ctx context.Context, from, to string) (*snapshot.Change, error) {
+	a, b, err := l.ends(from, to)
+	if err != nil {
+		return nil, err
+	}
+	var o tree.CompareOptions
+	if from == snapshot.Base {
+		if o.Touched, err = promote.Touched(l.dir); err != nil {
+			return nil, err
+		}
+		o.Since, o.RootMode, o.RootXattr = b.origin.Start, b.origin.RootMode, b.origin.RootXattr
+	}
+	c, err := l.compare(ctx, &a, &b, o)
+	if err != nil {
+		return nil, err
+	}
+	c.From, c.To = from, to
+	return c, nil
+}
+
+// compare compares the workspace of two states.
+func (l *layers) compare(ctx context.Context, a, b *place, o tree.CompareOptions) (*snapshot.Change, error) {
+	var c *snapshot.Change
+	err := l.with(a, b, "w", func(old, now *tree.View) (err error) {
+		o.Sums = l.sums(now)
+		c, err = tree.Compare(ctx, old, now, o)
+		return err
+	})
+	return c, err
+}
+
+// with opens two views.
+func (l *layers) with(a, b *place, part string, do func(old, now *tree.View) error) error {
+	old, err := l.view(a, part)
+	if err != nil {
+		return err
+	}
+	now, err := l.view(b, part)
+	if err != nil {
+		return errors.Join(err, old.Close())
+	}
+	return errors.Join(do(old, now), old.Close(), now.Close())
+}
+
+// ofChange opens the views that a change was read from.
+func (l *layers) ofChange(c *snapshot.Change, do func(old, now *tree.View, to *place) error) error {
+	if c == nil || c.From == "" || c.To == "" {
+		return snapshot.ErrStaleChange
+	}
+	a, b, err := l.ends(c.From, c.To)
+	if err != nil {
+		return err
+	}
+	return l.with(&a, &b, "w", func(old, now *tree.View) error {
+		if !c.Of(old, now) {
+			return snapshot.ErrStaleChange
+		}
+		return do(old, now, &b)
+	})
+}
+
+// WriteDiff prints a change in git's unified format.
+func (l *layers) WriteDiff(ctx context.Context, c *snapshot.Change, w io.Writer, o snapshot.DiffOptions) error {
+	return l.ofChange(c, func(old, now *tree.View, _ *place) error { return tree.WriteDiff(ctx, old, now, c, w, o) })
+}
+
+// target is what package promote needs of a change.
+func (l *layers) target(old, now *tree.View, to *place) promote.Target {
+	return promote.Target{
+		Dir: l.dir, Workspace: l.book.State().Workspace, Bases: l.bases, Old: old, New: now, Generation: to.generation,
+	}
+}
+
+// Conflicts lists the paths that the feature and others both changed, sorted.
+func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snapshot.Conflict, err error) {
+	err = l.ofChange(c, func(old, now *tree.View, to *place) error {
+		list, err = promote.Conflicts(ctx, l.target(old, now, to), c)
+		return err
+	})
+	return list, err
+}
+
+// Promote hands a change over.
+func (l *layers) Promote(ctx context.Context, c *snapshot.Change, o snapshot.PromoteOptions) (*snapshot.PromoteReport, error) {
+	unlock, err := l.write()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if c == nil || c.From != snapshot.Base {
+		return nil, snapshot.ErrStaleChange
+	}
+	var r *snapshot.PromoteReport
+	err = l.ofChange(c, func(old, now *tree.View, to *place) error {
+		t := l.target(old, now, to)
+		if t.LockFile, err = l.lockFile(o.LockDir); err != nil {
+			return err
+		}
+		if l.shows(c.To) {
+			t.Note = []byte(noteCurrent)
+		}
+		switch o.Kind {
+		case snapshot.PromoteApply, "":
+			r, err = promote.Apply(ctx, t, c, o.Moving)
+		case snapshot.PromotePatch:
+			r, err = promote.Patch(ctx, t, c, o.PatchFile)
+		default:
+			err = fmt.Errorf("promote as %q: %w", o.Kind, snapshot.ErrUnsupported)
+		}
+		return err
+	})
+	if r == nil {
+		return nil, err
+	}
+	return r, errors.Join(err, l.promoted())
+}
+
+// shows reports whether the current state is that of a name.
+func (l *layers) shows(name string) bool {
+	if name == snapshot.Current {
+		return true
+	}
+	s := l.book.State()
+	p, err := l.at(name)
+	if err != nil || p.id != s.Head {
+		return false
+	}
+	same, err := l.untouched(&s)
+	return err == nil && same
+}
+
+// originNow notes how the workspace is after a promote.
+func (l *layers) originNow() (snapshot.Origin, error) {
+	ws, err := beneath.OpenRoot(l.book.State().Workspace)
+	if err != nil {
+		return snapshot.Origin{}, err
+	}
+	defer ws.Close()
+	return originOf(ws, l.dir)
+}

@@ -1,0 +1,282 @@
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/book"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/promote"
+)
+
+// Create makes the layers of a new feature. It does not wait for the disk: a feature that a power failure cut short is
+// damaged or gone, as is what its sandbox wrote, because overlays are mounted volatile. Errors are
+// *snapshot.WorkspaceError for the workspace and fs.ErrExist for a directory that holds layers already.
+func Create(o snapshot.CreateOptions) (snapshot.Layers, error) {
+	l, s, err := begin(o)
+	if err != nil {
+		return nil, err
+	}
+	return l.found(s)
+}
+
+// Fork makes the layers of a new feature that begins with a checkpoint of another, or with its base. Nothing is copied: the
+// new feature needs the other's layers as long as it lives (Layers.Refs). The checkpoint is among its Records. o.Workspace
+// and o.UserXattr are the other's, whatever they say.
+func Fork(_ context.Context, from snapshot.OpenOptions, at string, o snapshot.CreateOptions) (snapshot.Layers, error) {
+	from.ReadOnly = true
+	origin, err := open(from)
+	if err != nil {
+		return nil, err
+	}
+	p, err := origin.at(at)
+	if err != nil {
+		return nil, err
+	}
+	if at == snapshot.Current {
+		return nil, fmt.Errorf("fork of what is not sealed: %w", snapshot.ErrCheckpoint)
+	}
+	was := origin.book.State()
+	o.Workspace, o.UserXattr = was.Workspace, was.UserXattr
+	l, s, err := begin(o)
+	if err != nil {
+		return nil, err
+	}
+	l.foreign[from.Feature], l.find = from.Dir, from.Resolve
+	s.Lower, s.Generation, s.Origin, s.Bare = p.stack, p.generation, p.origin, p.bare
+	if p.id == "" {
+		return l.found(s)
+	}
+	r, err := origin.book.Record(p.id)
+	if err != nil {
+		return nil, err
+	}
+	s.Head, s.Ground = p.id, p.id
+	made, err := l.found(s)
+	if err != nil {
+		return nil, err
+	}
+	r.Parent = "" // it is not this feature's
+	return made, l.book.Add(r)
+}
+
+// begin looks at the workspace and makes the feature's directory.
+func begin(o snapshot.CreateOptions) (*layers, book.State, error) {
+	s := book.State{Identity: book.Identity{
+		Driver: snapshot.DriverOverlay, Feature: o.Feature, Owner: o.Owner, UserXattr: o.UserXattr || os.Geteuid() != 0,
+	}}
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, s, err
+	}
+	if s.Workspace, err = filepath.EvalSymlinks(o.Workspace); err == nil {
+		s.Workspace, err = filepath.Abs(s.Workspace)
+	}
+	if err != nil {
+		return nil, s, &snapshot.WorkspaceError{Path: o.Workspace, Err: err, Remedy: "name an existing directory"}
+	}
+	ws, err := beneath.OpenRoot(s.Workspace)
+	if err != nil {
+		return nil, s, &snapshot.WorkspaceError{Path: s.Workspace, Err: err, Remedy: "name a directory that you may read"}
+	}
+	defer ws.Close()
+	if err := os.MkdirAll(filepath.Join(dir, book.LayersDir), 0o700); err != nil {
+		return nil, s, err
+	}
+	if s.Inode, s.Birth, err = beneath.Identity(ws.FD); err != nil {
+		return nil, s, ws.Fail("stat", ".", err)
+	}
+	bases, err := openBases(o.Bases, dir, s.Workspace)
+	if err != nil {
+		return nil, s, err
+	}
+	l := &layers{dir: dir, feature: o.Feature, bases: bases, foreign: map[string]string{}, busy: map[int]bool{}, next: 2}
+	s.Generation, s.Current = bases.Generation(), 1
+	s.Origin, err = originOf(ws, dir)
+	return l, s, err
+}
+
+// openBases opens the base layers of a workspace. Without a place that is common to all features there are those of this one.
+func openBases(bases, dir, workspace string) (*promote.Bases, error) {
+	if bases == "" {
+		bases = filepath.Join(dir, "bases")
+	}
+	b, err := promote.OpenBases(bases, workspace)
+	if errors.Is(err, errors.ErrUnsupported) { // until package promote has them
+		return &promote.Bases{}, nil
+	}
+	return b, err
+}
+
+// originOf notes how the workspace is now, by the clock of the feature's directory.
+func originOf(ws *beneath.Root, dir string) (snapshot.Origin, error) {
+	look, err := lookOf(ws.FD)
+	if err != nil {
+		return snapshot.Origin{}, ws.Fail("stat", ".", err)
+	}
+	d, err := beneath.OpenRoot(dir)
+	if err != nil {
+		return snapshot.Origin{}, err
+	}
+	defer d.Close()
+	start, err := beneath.Stamp(d.FD)
+	if err != nil {
+		return snapshot.Origin{}, fmt.Errorf("%s: start time: %w", dir, err)
+	}
+	return snapshot.Origin{Start: start, RootMode: look.mode, RootXattr: []byte(beneath.PackXattrs(look.xattrs))}, nil
+}
+
+// found makes HOME, the current layer and the book.
+func (l *layers) found(s book.State) (snapshot.Layers, error) {
+	path := filepath.Join(l.dir, book.StateFile)
+	if _, err := os.Lstat(path); err == nil {
+		return nil, &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
+	}
+	for _, dir := range []string{filepath.Dir(l.homeLower()), l.homeLower()} {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	if err := (&look{owner: s.Owner, mode: 0o755, keepMtime: true}).wear(l.homeLower()); err != nil {
+		return nil, err
+	}
+	if err := l.make(book.LayerDir(l.dir, s.Current)); err != nil {
+		return nil, err
+	}
+	if err := l.dress(&s, s.Current); err != nil {
+		return nil, err
+	}
+	var err error
+	l.book, err = book.Create(l.dir, s)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Open opens what Create or Fork made. Unless ReadOnly, a promote that was cut short is finished or undone first, and what
+// other changes left behind is removed. Errors are fs.ErrNotExist, *snapshot.DamageError, snapshot.ErrUnsupported for
+// another version's layout, and *snapshot.WorkspaceError for a workspace that a promote has to be finished in.
+func Open(o snapshot.OpenOptions) (snapshot.Layers, error) {
+	l, err := open(o)
+	if err != nil {
+		return nil, err
+	}
+	if o.ReadOnly {
+		return l, nil
+	}
+	if err := l.recover(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func open(o snapshot.OpenOptions) (*layers, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	b, err := book.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := b.State()
+	l := &layers{
+		dir: dir, feature: s.Feature, readOnly: o.ReadOnly, find: o.Resolve, book: b, next: s.Next,
+		foreign: map[string]string{}, busy: map[int]bool{},
+	}
+	if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
+		return nil, err
+	}
+	if _, err := l.paths(s.Lower, "w"); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// recover finishes what was cut short.
+func (l *layers) recover() error {
+	promoted, err := promote.Recover(l.dir, l.bases)
+	if err != nil {
+		return err
+	}
+	if promoted {
+		if err := l.promoted(); err != nil {
+			return err
+		}
+	}
+	// Layers that were never given away. What is below Next waits for Collect, which knows what others need.
+	numbers, err := l.book.Numbers()
+	if err != nil {
+		return err
+	}
+	for _, n := range numbers {
+		if n >= l.next {
+			if err := snapshot.Remove(context.Background(), l.book.Layer(n)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// HomeMountpoint makes an empty directory or file for something to be mounted on.
+func (l *layers) HomeMountpoint(path string, dir bool, o snapshot.Owner) error {
+	if !filepath.IsLocal(path) || filepath.Clean(path) == "." {
+		return &fs.PathError{Op: "mount point", Path: path, Err: fs.ErrInvalid}
+	}
+	home, err := beneath.OpenRoot(l.homeLower())
+	if err != nil {
+		return err
+	}
+	defer home.Close()
+	parts := strings.Split(filepath.Clean(path), "/")
+	for i := range parts {
+		sub := strings.Join(parts[:i+1], "/")
+		if err := makePoint(home, sub, dir || i < len(parts)-1, o); err != nil {
+			return home.Fail("mount point", sub, err)
+		}
+	}
+	return nil
+}
+
+func makePoint(r *beneath.Root, path string, dir bool, o snapshot.Owner) error {
+	at := beneath.Cursor{Root: r}
+	defer at.Close()
+	parent, name, err := at.Parent(path)
+	if err != nil {
+		return err
+	}
+	flags, mode := beneath.ReadFile, uint32(0o644)
+	if dir {
+		flags, mode = beneath.ReadDir, 0o755
+		if err := unix.Mkdirat(parent, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	} else if fd, err := unix.Openat(parent, name, unix.O_CREAT|unix.O_EXCL|beneath.ReadFile, 0o600); err == nil {
+		unix.Close(fd)
+	} else if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	fd, err := beneath.OpenAt(parent, name, flags)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if beneath.IsDir(&st) != dir || !dir && !beneath.IsFile(&st) {
+		return unix.EEXIST
+	}
+	return errors.Join(beneath.Chown(fd, o.UID, o.GID), unix.Fchmod(fd, mode))
+}

@@ -1,0 +1,329 @@
+package overlay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/book"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/promote"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
+)
+
+// maxDepth is how many layers a stack may have. The kernel takes 500 lower layers, base layers and the workspace among them.
+const maxDepth = 480
+
+// layers is a feature's layers.
+type layers struct {
+	dir, feature string
+	readOnly     bool
+	find         func(feature string) (dir string, err error)
+	bases        *promote.Bases
+	book         *book.Book
+
+	mu        sync.Mutex // held by what writes
+	next      int        // the next number for a layer; what is between the book's Next and this is being made
+	spare     int        // a layer that is made and waits to be used; 0: none
+	busy      map[int]bool
+	untrimmed []int   // sealed layers that have their scratch directories still
+	copied    *copied // what the head's delta knows of the current layer; nil if none does
+
+	foreignMu sync.Mutex
+	foreign   map[string]string // feature → directory
+}
+
+// write locks what changes the layers.
+func (l *layers) write() (unlock func(), err error) {
+	if l.readOnly {
+		return nil, &fs.PathError{Op: "write", Path: l.dir, Err: fs.ErrPermission}
+	}
+	l.mu.Lock()
+	return l.mu.Unlock, nil
+}
+
+func (l *layers) Close() error { return nil }
+
+func (l *layers) Info() snapshot.Info {
+	s := l.book.State()
+	return snapshot.Info{
+		Driver: snapshot.DriverOverlay, Workspace: s.Workspace, Feature: s.Feature, Head: s.Head,
+		Generation: s.Generation, Depth: len(s.Lower) + 1, Start: s.Origin.Start, Owner: s.Owner,
+	}
+}
+
+func (l *layers) Records() ([]snapshot.Record, error) {
+	all, err := l.book.Records()
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if all[i].Damaged != "" {
+			continue
+		}
+		if _, err := l.paths(all[i].Stack, "w"); err != nil {
+			all[i].Damaged = err.Error()
+		}
+	}
+	return all, nil
+}
+
+func (l *layers) Refs() ([]snapshot.LayerRef, error) { return l.book.Refs() }
+
+func (l *layers) Pin(ctx context.Context) (func(), error) { return l.bases.Lock(ctx, false) }
+
+// place is a state: what is stacked on the base.
+type place struct {
+	id         string // of the checkpoint, not of an alias; "" for the base and for the current state
+	stack      []snapshot.LayerRef
+	generation int
+	origin     snapshot.Origin
+	bare       bool
+}
+
+// at finds a state by its name. The base is that of the current state.
+func (l *layers) at(id string) (place, error) {
+	s := l.book.State()
+	switch id {
+	case snapshot.Base:
+		return place{generation: s.Generation, origin: s.Origin}, nil
+	case snapshot.Current:
+		stack := append([]snapshot.LayerRef{{Feature: s.Feature, Layer: s.Current}}, s.Lower...)
+		return place{stack: stack, generation: s.Generation, origin: s.Origin, bare: s.Bare}, nil
+	}
+	r, err := l.book.Record(id)
+	if err != nil {
+		return place{}, err
+	}
+	if r.AliasOf != "" {
+		r.ID = r.AliasOf
+	}
+	return place{id: r.ID, stack: r.Stack, generation: r.Generation, origin: r.Origin, bare: r.Bare}, nil
+}
+
+// layerDir returns the directory of a layer of any feature.
+func (l *layers) layerDir(ref snapshot.LayerRef) (string, error) {
+	if ref.Feature == l.feature {
+		return l.book.Layer(ref.Layer), nil
+	}
+	l.foreignMu.Lock()
+	defer l.foreignMu.Unlock()
+	dir, known := l.foreign[ref.Feature]
+	if !known {
+		if l.find == nil {
+			return "", fmt.Errorf("%w: layer %d of feature %s, which is not there", snapshot.ErrUnusableLayers, ref.Layer, ref.Feature)
+		}
+		var err error
+		if dir, err = l.find(ref.Feature); err != nil {
+			return "", fmt.Errorf("%w: layer %d of feature %s: %w", snapshot.ErrUnusableLayers, ref.Layer, ref.Feature, err)
+		}
+		l.foreign[ref.Feature] = dir
+	}
+	return book.LayerDir(dir, ref.Layer), nil
+}
+
+// paths returns the directories of a stack: part "w" of the workspace, "h" of HOME.
+func (l *layers) paths(stack []snapshot.LayerRef, part string) ([]string, error) {
+	list := make([]string, len(stack))
+	for i, ref := range stack {
+		dir, err := l.layerDir(ref)
+		if err != nil {
+			return nil, err
+		}
+		list[i] = dir + "/" + part
+	}
+	return list, nil
+}
+
+// roots lists the directories that a state's view is made of, newest first.
+func (l *layers) roots(p *place, part string) ([]tree.Root, error) {
+	s := l.book.State()
+	return l.rootsOf(&s, p, part)
+}
+
+func (l *layers) rootsOf(s *book.State, p *place, part string) ([]tree.Root, error) {
+	dirs, err := l.paths(p.stack, part)
+	if err != nil {
+		return nil, err
+	}
+	var roots []tree.Root
+	for i, dir := range dirs {
+		roots = append(roots, tree.Root{Path: dir, UserXattr: s.UserXattr, Feature: p.stack[i].Feature, Layer: p.stack[i].Layer})
+	}
+	switch {
+	case part == "h":
+		return append(roots, tree.Root{Path: l.homeLower(), UserXattr: s.UserXattr}), nil
+	case p.bare:
+		return roots, nil
+	}
+	roots = append(roots, l.bases.Above(p.generation)...)
+	return append(roots, tree.Root{Path: s.Workspace, Base: true, UserXattr: s.UserXattr}), nil
+}
+
+func (l *layers) homeLower() string { return filepath.Join(l.dir, "home", "lower") }
+
+// view opens the merged view of a state.
+func (l *layers) view(p *place, part string) (*tree.View, error) {
+	roots, err := l.roots(p, part)
+	if err != nil {
+		return nil, err
+	}
+	if part == "w" {
+		if err := l.checkBase(); err != nil {
+			return nil, err
+		}
+	}
+	return tree.OpenView(roots)
+}
+
+// checkBase makes sure that the workspace is the one that the feature was started on.
+func (l *layers) checkBase() error {
+	s := l.book.State()
+	r, err := beneath.OpenRoot(s.Workspace)
+	if err == nil {
+		inode, birth, failed := beneath.Identity(r.FD)
+		err = failed
+		r.Close()
+		if err == nil && (inode != s.Inode || !birth.Equal(s.Birth)) {
+			err = snapshot.ErrReplaced
+		}
+	}
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = snapshot.ErrMissing
+	}
+	return &snapshot.WorkspaceError{Path: s.Workspace, Err: err, Remedy: "put the directory back, or discard the feature"}
+}
+
+// stacks describes the mounts of a state; without an upper layer if current is 0.
+func (l *layers) stacks(p *place, current int) ([]snapshot.Stack, error) {
+	var list []snapshot.Stack
+	for _, m := range []struct{ target, part string }{{snapshot.WorkspaceTarget, "w"}, {snapshot.HomeTarget, "h"}} {
+		roots, err := l.roots(p, m.part)
+		if err != nil {
+			return nil, err
+		}
+		st := snapshot.Stack{Target: m.target}
+		if current != 0 {
+			st.Upper, st.Work = l.book.Layer(current)+"/"+m.part, l.book.Layer(current)+"/"+m.part+"w"
+			if m.part == "w" {
+				st.Work = l.book.Layer(current) + "/ww"
+			}
+		}
+		for _, r := range roots {
+			st.Lower = append(st.Lower, snapshot.Layer{Path: r.Path, Base: r.Base})
+		}
+		list = append(list, st)
+	}
+	return list, nil
+}
+
+// Stacks describes the mounts of the current state.
+func (l *layers) Stacks() []snapshot.Stack {
+	s := l.book.State()
+	list, err := l.stacks(&place{stack: s.Lower, generation: s.Generation, bare: s.Bare}, s.Current)
+	if err != nil {
+		return nil // Open has resolved them all
+	}
+	return list
+}
+
+// StacksAt describes read-only mounts of a state.
+func (l *layers) StacksAt(id string) ([]snapshot.Stack, error) {
+	p, err := l.at(id)
+	if err != nil {
+		return nil, err
+	}
+	list, err := l.stacks(&p, 0)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		if err := l.double(&list[i]); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// double puts an empty directory on a stack of one: overlayfs wants two lower layers where there is no upper one.
+func (l *layers) double(s *snapshot.Stack) error {
+	if len(s.Lower) > 1 {
+		return nil
+	}
+	look, err := readLook(s.Lower[0].Path)
+	if err != nil {
+		return err
+	}
+	if s.Lower[0].Base {
+		look.owner = l.book.State().Owner
+	}
+	path := filepath.Join(l.dir, "empty-"+strings.TrimPrefix(filepath.Base(s.Target), "/"))
+	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := look.wear(path); err != nil {
+		return err
+	}
+	s.Lower = append([]snapshot.Layer{{Path: path}}, s.Lower...)
+	return nil
+}
+
+// Prepare readies the scratch directories for the next mount: overlayfs refuses layers that were mounted volatile, until
+// its mark is gone.
+func (l *layers) Prepare() error {
+	unlock, err := l.write()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	at := l.book.Layer(l.book.State().Current)
+	for _, work := range []string{"ww", "hw"} {
+		if err := snapshot.Remove(context.Background(), filepath.Join(at, work, "work")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Rebase does nothing beyond what Stacks does: it asks for the base layers each time.
+func (l *layers) Rebase() error {
+	if l.readOnly {
+		return fs.ErrPermission
+	}
+	return nil
+}
+
+func (l *layers) OpenFile(at, path string) (*os.File, error) {
+	p, err := l.at(at)
+	if err != nil {
+		return nil, err
+	}
+	v, err := l.view(&p, "w")
+	if err != nil {
+		return nil, err
+	}
+	defer v.Close()
+	return v.Open(path)
+}
+
+func (l *layers) lockFile(dir string) (string, error) {
+	if dir == "" {
+		dir = filepath.Dir(l.dir)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(l.book.State().Workspace, &st); err != nil {
+		return "", &fs.PathError{Op: "stat", Path: l.book.State().Workspace, Err: err}
+	}
+	return filepath.Join(dir, fmt.Sprintf("workspace-%x-%x.lock", st.Dev, st.Ino)), nil
+}

@@ -1,0 +1,25 @@
+//go:build !linux
+
+package overlay
+
+import (
+	"context"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// Create makes the layers of a new feature.
+func Create(snapshot.CreateOptions) (snapshot.Layers, error) { return nil, snapshot.ErrPlatform }
+
+// Open opens what Create or Fork made.
+func Open(snapshot.OpenOptions) (snapshot.Layers, error) { return nil, snapshot.ErrPlatform }
+
+// Fork makes the layers of a new feature that begins with a checkpoint of another.
+func Fork(context.Context, snapshot.OpenOptions, string, snapshot.CreateOptions) (snapshot.Layers, error) {
+	return nil, snapshot.ErrPlatform
+}
+
+// Repair makes a damaged feature usable as far as that goes.
+func Repair(context.Context, snapshot.OpenOptions) ([]snapshot.DamageError, error) {
+	return nil, snapshot.ErrPlatform
+}
