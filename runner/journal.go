@@ -69,6 +69,7 @@ type Journal interface {
 	// Audit lists the trail of a feature, oldest first; "" means all.
 	Audit(ctx context.Context, featureID string) ([]AuditRecord, error)
 
+	CheckpointJournal
 	Close() error
 }
 

@@ -14,25 +14,7 @@ import (
 
 // Run runs the suite; open makes an empty journal, which the suite closes.
 func Run(t *testing.T, open func(t *testing.T) runner.Journal) {
-	tests := map[string]func(*testing.T, runner.Journal){
-		"Life":          life,
-		"Transitions":   transitions,
-		"Steps":         steps,
-		"CompareAndSet": compareAndSet,
-		"OneWinner":     oneWinner,
-		"Submit":        submit,
-		"Queue":         queue,
-		"LowestIndex":   lowestIndex,
-		"Find":          find,
-		"Lists":         lists,
-		"Unfinished":    unfinished,
-		"RetireForget":  retireForget,
-		"Several":       several,
-		"Promoting":     promoting,
-		"Audit":         audit,
-		"Hostile":       hostile,
-	}
-	for name, test := range tests {
+	for name, test := range suite {
 		t.Run(name, func(t *testing.T) {
 			j := open(t)
 			t.Cleanup(func() {
@@ -43,6 +25,36 @@ func Run(t *testing.T, open func(t *testing.T) runner.Journal) {
 			test(t, j)
 		})
 	}
+}
+
+var suite = map[string]func(*testing.T, runner.Journal){
+	"Life":           life,
+	"Transitions":    transitions,
+	"Steps":          steps,
+	"CompareAndSet":  compareAndSet,
+	"OneWinner":      oneWinner,
+	"Submit":         submit,
+	"Queue":          queue,
+	"LowestIndex":    lowestIndex,
+	"Find":           find,
+	"Lists":          lists,
+	"Unfinished":     unfinished,
+	"RetireForget":   retireForget,
+	"Several":        several,
+	"Promoting":      promoting,
+	"Audit":          audit,
+	"Hostile":        hostile,
+	"Checkpoints":    checkpoints,
+	"FindCheckpoint": findCheckpoint,
+	"WithMoves":      withMoves,
+	"LastGood":       lastGood,
+	"Aliases":        aliases,
+	"Claims":         claims,
+	"Forks":          forks,
+	"UpdateFeature":  updateFeature,
+	"FileEvents":     fileEvents,
+	"Bounded":        bounded,
+	"Timings":        timings,
 }
 
 func submission(n int) runner.Submission {

@@ -13,9 +13,12 @@ import (
 )
 
 const (
-	featureColumns = "f.id, f.name, f.workspace, f.idx, f.direct, f.labels, f.created, f.retired, f.promoting"
-	taskColumns    = "t.id, t.feature, t.state, t.profile, t.profile_digest, t.remove, t.result, t.created, t.updated"
-	live           = "t.state IN ('queued', 'preparing', 'running', 'paused', 'sealing', 'validating', 'promoting')"
+	featureColumns = `f.id, f.name, f.workspace, coalesce((SELECT r.idx FROM features r WHERE r.id = f.lineage), f.idx), f.direct,
+		f.labels, f.created, f.retired, f.promoting, CASE f.lineage WHEN '' THEN f.id ELSE f.lineage END, f.origin, f.detached,
+		f.ttl, f.idle, f.disk, f.inodes, f.mechanism, f.driver`
+	taskColumns = `t.id, t.feature, t.state, coalesce((SELECT p.body FROM profiles p WHERE p.id = t.profile_id), t.profile),
+		t.profile_digest, t.remove, t.options, t.result, t.created, t.updated`
+	live = "t.state IN ('queued', 'preparing', 'running', 'paused', 'sealing', 'validating', 'promoting')"
 )
 
 type scanner interface{ Scan(dest ...any) error }
@@ -28,7 +31,9 @@ type featureRow struct {
 }
 
 func (r *featureRow) into() []any {
-	return []any{&r.f.ID, &r.f.Name, &r.f.Workspace, &r.f.Index, &r.f.Direct, &r.labels, &r.created, &r.f.Retired, &r.f.Promoting}
+	f := &r.f
+	return []any{&f.ID, &f.Name, &f.Workspace, &f.Index, &f.Direct, &r.labels, &r.created, &f.Retired, &f.Promoting, &f.Lineage,
+		&f.Origin, &f.Detached, &f.TTL, &f.Idle, &f.Disk, &f.Inodes, &f.Mechanism, &f.Driver}
 }
 
 func (r *featureRow) record() (runner.FeatureRecord, error) {
@@ -40,13 +45,13 @@ func (r *featureRow) record() (runner.FeatureRecord, error) {
 }
 
 type taskRow struct {
-	id, feature, state, profile, digest, result sql.NullString
-	created, updated                            sql.NullInt64
-	remove                                      sql.NullBool
+	id, feature, state, profile, digest, options, result sql.NullString
+	created, updated                                     sql.NullInt64
+	remove                                               sql.NullBool
 }
 
 func (r *taskRow) into() []any {
-	return []any{&r.id, &r.feature, &r.state, &r.profile, &r.digest, &r.remove, &r.result, &r.created, &r.updated}
+	return []any{&r.id, &r.feature, &r.state, &r.profile, &r.digest, &r.remove, &r.options, &r.result, &r.created, &r.updated}
 }
 
 func (r *taskRow) record() *runner.TaskRecord {
@@ -58,10 +63,15 @@ func (r *taskRow) record() *runner.TaskRecord {
 		Profile: json.RawMessage(r.profile.String), ProfileDigest: r.digest.String, Remove: r.remove.Bool,
 		Created: time.Unix(0, r.created.Int64), Updated: time.Unix(0, r.updated.Int64),
 	}
-	if r.result.Valid {
-		t.Result = json.RawMessage(r.result.String)
-	}
+	t.Options, t.Result = raw(r.options), raw(r.result)
 	return t
+}
+
+func raw(s sql.NullString) json.RawMessage {
+	if !s.Valid {
+		return nil
+	}
+	return json.RawMessage(s.String)
 }
 
 func selectFeature(ctx context.Context, q querier, where string, args ...any) (runner.FeatureRecord, error) {
@@ -108,13 +118,15 @@ func (s *Store) features(ctx context.Context, where string, args ...any) ([]runn
 	return list, s.withSteps(ctx, list)
 }
 
-// Unfinished lists features with a live task, without its steps, and those that are being removed or promoted.
+// Unfinished lists features with a live task, without its steps, and those that are being removed or promoted, or are live
+// without a task.
 func (s *Store) Unfinished(ctx context.Context) ([]runner.FeatureRecord, error) {
 	list, err := s.join(ctx, "JOIN tasks t ON t.feature = f.id AND "+live)
 	if err != nil {
 		return nil, failure(err)
 	}
-	half, err := s.join(ctx, "LEFT JOIN tasks t ON 0 WHERE f.retired = 1 OR f.promoting = 1")
+	half, err := s.join(ctx, `LEFT JOIN tasks t ON 0 WHERE f.retired = 1 OR f.promoting = 1
+		OR f.detached = 1 AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.feature = f.id AND `+live+")")
 	if err != nil {
 		return nil, failure(err)
 	}
@@ -155,7 +167,7 @@ func (s *Store) withSteps(ctx context.Context, list []runner.FeatureRecord) erro
 }
 
 func (s *Store) steps(ctx context.Context, t *runner.TaskRecord) (err error) {
-	rows, err := s.db.QueryContext(ctx, "SELECT n, state, args FROM steps WHERE task = ? ORDER BY n", t.ID)
+	rows, err := s.db.QueryContext(ctx, "SELECT n, state, args, retry, checkpoint, options FROM steps WHERE task = ? ORDER BY n", t.ID)
 	if err != nil {
 		return err
 	}
@@ -163,9 +175,11 @@ func (s *Store) steps(ctx context.Context, t *runner.TaskRecord) (err error) {
 	for rows.Next() {
 		var st runner.StepRecord
 		var args string
-		if err := rows.Scan(&st.N, &st.State, &args); err != nil {
+		var options sql.NullString
+		if err := rows.Scan(&st.N, &st.State, &args, &st.Retry, &st.Checkpoint, &options); err != nil {
 			return err
 		}
+		st.Options = raw(options)
 		if err := json.Unmarshal([]byte(args), &st.Args); err != nil {
 			return err
 		}

@@ -68,7 +68,7 @@ func TestTriggers(t *testing.T) {
 		"UPDATE tasks SET state = 'nonsense'",
 		"UPDATE steps SET state = 'done'",
 		"INSERT INTO tasks (id, feature, state, profile, profile_digest, remove, created, updated) VALUES ('u', 'f', 'running', '', '', 0, 0, 0)",
-		"INSERT INTO steps VALUES ('t', 2, 'done', '[]')",
+		"INSERT INTO steps (task, n, state, args) VALUES ('t', 2, 'done', '[]')",
 		"UPDATE audit SET cause = 'nothing happened'",
 		"DELETE FROM audit",
 		"DELETE FROM transitions",

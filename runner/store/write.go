@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -26,6 +27,9 @@ func (s *Store) Submit(ctx context.Context, sub runner.Submission) (f runner.Fea
 		if err := room(ctx, tx, &sub); err != nil {
 			return err
 		}
+		if err := claimFor(ctx, tx, &sub, now); err != nil {
+			return err
+		}
 		if f, err = selectFeature(ctx, tx, "id = ?", sub.Feature.ID); err != nil {
 			return err
 		}
@@ -43,8 +47,11 @@ func insertFeature(ctx context.Context, tx *sql.Tx, f *runner.FeatureRecord, now
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO features (id, name, workspace, idx, direct, labels, created)
-		VALUES (?, ?, ?, `+lowest+`, ?, ?, ?)`, f.ID, f.Name, f.Workspace, f.Direct, string(labels), now.UnixNano())
+	_, err = tx.ExecContext(ctx, `INSERT INTO features (id, name, workspace, idx, direct, labels, created,
+			lineage, origin, detached, ttl, idle, disk, inodes, mechanism, driver)
+		VALUES (?, ?, ?, `+lowest+`, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		f.ID, f.Name, f.Workspace, f.Direct, string(labels), now.UnixNano(),
+		f.Lineage, f.Origin, f.Detached, int64(f.TTL), int64(f.Idle), int64(f.Disk), int64(f.Inodes), f.Mechanism, f.Driver)
 	return err
 }
 
@@ -67,9 +74,13 @@ func room(ctx context.Context, tx *sql.Tx, sub *runner.Submission) error {
 
 func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now time.Time) error {
 	t := &sub.Task
-	_, err := tx.ExecContext(ctx, `INSERT INTO tasks (id, feature, state, profile, profile_digest, remove, created, updated)
-		VALUES (?, ?, 'queued', ?, ?, ?, ?, ?)`,
-		t.ID, sub.Feature.ID, string(t.Profile), t.ProfileDigest, t.Remove, now.UnixNano(), now.UnixNano())
+	profile, err := insertProfile(ctx, tx, t.Profile)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO tasks (id, feature, state, profile, profile_id, profile_digest, remove, options, created, updated)
+		VALUES (?, ?, 'queued', '', ?, ?, ?, ?, ?, ?)`,
+		t.ID, sub.Feature.ID, profile, t.ProfileDigest, t.Remove, nullable(t.Options), now.UnixNano(), now.UnixNano())
 	if err != nil {
 		return err
 	}
@@ -78,7 +89,8 @@ func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now tim
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO steps VALUES (?, ?, 'not_started', ?)", t.ID, st.N, string(args)); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO steps (task, n, state, args, retry, options) VALUES (?, ?, 'not_started', ?, ?, ?)",
+			t.ID, st.N, string(args), st.Retry, nullable(st.Options)); err != nil {
 			return err
 		}
 	}
@@ -89,16 +101,32 @@ func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now tim
 	return move(ctx, tx, runner.Move{TaskID: t.ID, From: runner.StateQueued, To: runner.StatePreparing, Cause: "a slot was free"}, now)
 }
 
+// insertProfile returns the row that holds a profile. Most tasks have the same one.
+func insertProfile(ctx context.Context, tx *sql.Tx, body json.RawMessage) (id int64, err error) {
+	hash := sha256.Sum256(body)
+	err = tx.QueryRowContext(ctx, "SELECT id FROM profiles WHERE hash = ?", hash[:]).Scan(&id)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return id, err
+	}
+	res, err := tx.ExecContext(ctx, "INSERT INTO profiles (body, hash) VALUES (?, ?)", string(body), hash[:])
+	if err != nil {
+		return 0, err
+	}
+	return res.LastInsertId()
+}
+
 // Move is one transition, or several in one transaction.
 func (s *Store) Move(ctx context.Context, moves ...runner.Move) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error {
-		for _, m := range moves {
-			if err := move(ctx, tx, m, time.Now()); err != nil {
-				return err
-			}
+	return failure(s.tx(ctx, func(tx *sql.Tx) error { return moveAll(ctx, tx, moves, time.Now()) }))
+}
+
+func moveAll(ctx context.Context, tx *sql.Tx, moves []runner.Move, now time.Time) error {
+	for _, m := range moves {
+		if err := move(ctx, tx, m, now); err != nil {
+			return err
 		}
-		return nil
-	}))
+	}
+	return nil
 }
 
 func move(ctx context.Context, tx *sql.Tx, m runner.Move, now time.Time) error {
@@ -198,10 +226,28 @@ func (s *Store) Forget(ctx context.Context, id string) error {
 	return failure(s.tx(ctx, func(tx *sql.Tx) error { return forget(ctx, tx, id) }))
 }
 
+// forget deletes a feature. When others of its lineage live on, one of them inherits the index: it must not be given to
+// anybody else while their files have its ids.
 func forget(ctx context.Context, tx *sql.Tx, id string) error {
-	_, err := tx.ExecContext(ctx, "DELETE FROM features WHERE id = ?", id)
+	var index int
+	var heir sql.NullString
+	err := tx.QueryRowContext(ctx, `DELETE FROM features WHERE id = ?1
+		RETURNING idx, (SELECT id FROM features WHERE lineage = ?1 ORDER BY created, id LIMIT 1)`, id).Scan(&index, &heir)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !heir.Valid {
+		return nil
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "UPDATE features SET idx = ?, lineage = '' WHERE id = ?", index, heir.String)
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "UPDATE features SET lineage = ? WHERE lineage = ?", heir.String, id)
+	}
 	return err
 }
+
+// nextSeq is the next number of the one sequence that the audit trail and the log of files share; SQLite remembers the
+// largest that each of them has had, of deleted rows too.
+const nextSeq = "(SELECT max(seq) + 1 FROM sqlite_sequence WHERE name IN ('audit', 'file_events'))"
 
 // Note appends an audit row.
 func (s *Store) Note(ctx context.Context, a runner.AuditRecord) error {
@@ -212,8 +258,8 @@ func (s *Store) Note(ctx context.Context, a runner.AuditRecord) error {
 }
 
 func note(ctx context.Context, tx *sql.Tx, a runner.AuditRecord) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO audit (at, feature, task, step, event, old, new, cause)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`, a.At.UnixNano(), a.FeatureID, a.TaskID, a.Step, a.Event, a.From, a.To, a.Cause)
+	_, err := tx.ExecContext(ctx, `INSERT INTO audit (seq, at, feature, task, step, event, old, new, cause)
+		VALUES (`+nextSeq+`, ?, ?, ?, ?, ?, ?, ?, ?)`, a.At.UnixNano(), a.FeatureID, a.TaskID, a.Step, a.Event, a.From, a.To, a.Cause)
 	return err
 }
 
