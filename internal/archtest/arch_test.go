@@ -26,6 +26,7 @@ var ours = rules{
 		"isolation":         {"quota"}, // plain types only
 		"isolation/seccomp": nil,
 		"isolation/native":  {"isolation", "isolation/seccomp", "quota"},
+		"isolation/egress":  nil,
 
 		// The suite that every engine passes, and the program that tries to get out.
 		"isolation/isolationtest":         {"isolation", "isolation/isolationtest/hostile", "isolation/seccomp", "quota", "internal/leaktest", "internal/testenv"},
@@ -36,12 +37,13 @@ var ours = rules{
 		// Only runner knows the order; its helpers know one thing each.
 		"runner": {"gates", "images", "isolation", "isolation/seccomp", "profiles", "quota", "quota/disk",
 			"runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
-			"runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/watch"},
+			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/watch"},
 		"runner/flock":       nil,
 		"runner/hostfile":    nil,
 		"runner/live":        {"isolation", "quota", "quota/disk", "runner/snapshot", "runner/watch"}, // one live sandbox
 		"runner/logfile":     nil,
 		"runner/pump":        nil,
+		"runner/rootfs":      {"images", "isolation", "profiles", "runner/hostfile", "runner/snapshot"},
 		"runner/slots":       {"runner/flock"},
 		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump"},
 		"runner/watch":       nil,
@@ -86,6 +88,7 @@ var ours = rules{
 		"database/sql":                     {"runner/store"},
 		"modernc.org/sqlite":               {"runner/store"},
 		"net/http":                         {"runner/daemon"},
+		"gvisor.dev/gvisor":                {"isolation/egress"},
 		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},
 		"github.com/spf13/cobra":           {"cmd/caisson"},
