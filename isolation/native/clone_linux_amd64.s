@@ -59,6 +59,12 @@ zero:
 failed:
 	TESTQ $1, R14          // opSoft
 	JNE  next
+	TESTQ $32, R14         // opAgain
+	JEQ  stop
+	CMPQ AX, $-11          // EAGAIN
+	JEQ  next
+
+stop:
 	NEGQ AX
 	MOVQ AX, 8(R15)        // errno before the index: the parent reads the index first
 	MOVQ R12, 0(R15)

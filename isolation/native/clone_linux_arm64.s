@@ -51,6 +51,11 @@ zero:
 
 failed:
 	TBNZ $0, R23, next     // opSoft
+	TBZ  $5, R23, stop     // opAgain
+	CMN  $11, R0           // EAGAIN
+	BEQ  next
+
+stop:
 	NEG  R0, R0
 	MOVD R0, 8(R21)
 	MOVD R22, 0(R21)

@@ -27,14 +27,10 @@ func (b *sandbox) Exec(ctx context.Context, p *isolation.Process) (isolation.Exe
 	if err := checkProcess(p); err != nil {
 		return nil, fmt.Errorf("exec in sandbox %s: %w", b.id, err)
 	}
-	b.mu.Lock()
+	if err := b.lockForExec(ctx); err != nil {
+		return nil, err
+	}
 	defer b.mu.Unlock()
-	if b.closed {
-		return nil, os.ErrClosed
-	}
-	if b.frozen {
-		return nil, fmt.Errorf("exec in sandbox %s: it is frozen", b.id)
-	}
 	x := &execution{done: make(chan struct{})}
 	if err := b.exec(p, x); err != nil {
 		if x.terminal != nil {
@@ -52,6 +48,30 @@ func (b *sandbox) Exec(ctx context.Context, p *isolation.Process) (isolation.Exe
 		x.reap()
 	}()
 	return x, nil
+}
+
+// lockForExec takes b.mu when nobody holds the sandbox any more.
+func (b *sandbox) lockForExec(ctx context.Context) error {
+	for {
+		b.mu.Lock()
+		switch {
+		case b.closed:
+			b.mu.Unlock()
+			return os.ErrClosed
+		case b.frozen:
+			b.mu.Unlock()
+			return fmt.Errorf("exec in sandbox %s: it is frozen", b.id)
+		case b.holds == 0:
+			return nil
+		}
+		released := b.released
+		b.mu.Unlock()
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return fmt.Errorf("exec in sandbox %s: %w", b.id, context.Cause(ctx))
+		}
+	}
 }
 
 func checkProcess(p *isolation.Process) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/native/internal/netns"
+	"github.com/caisson-dev/caisson/isolation/native/internal/pause"
 	"github.com/caisson-dev/caisson/isolation/seccomp"
 )
 
@@ -69,7 +70,7 @@ func newEngine(o Options) (*Engine, error) {
 
 // acquire takes what the engine holds until Close.
 func (e *Engine) acquire() (err error) {
-	if e.pause, err = pauseMemfd(); err != nil {
+	if e.pause, err = pause.Memfd(); err != nil {
 		return err
 	}
 	for name, fd := range map[string]*int{"net": &e.ownNet, "pid": &e.ownPID} {

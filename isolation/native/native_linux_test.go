@@ -172,18 +172,6 @@ func sh(t testing.TB, b isolation.Sandbox, script string) (string, int) {
 	return string(out), st.Code
 }
 
-func TestPauseHeader(t *testing.T) {
-	for _, arch := range []string{"amd64", "arm64"} {
-		elf, err := pauseELF(arch)
-		if err != nil || len(elf) > 256 {
-			t.Errorf("%s: %d bytes, %v", arch, len(elf), err)
-		}
-	}
-	if _, err := pauseELF("mips"); err == nil {
-		t.Error("a pause program for an architecture without one")
-	}
-}
-
 // quantile returns the q-th part (0 to 1) of the measurements.
 func quantile(d []time.Duration, q float64) time.Duration {
 	s := slices.Clone(d)

@@ -25,6 +25,7 @@ const (
 	opRef2                // args[2] likewise
 	opNonzero             // a result of 0 is a failure: the lifeline's other end is gone
 	opLeave               // a positive result ends the script with success: the process that forked
+	opAgain               // EAGAIN is no failure
 )
 
 // result says where a script stopped. step is -1 until then.

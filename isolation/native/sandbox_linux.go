@@ -23,11 +23,16 @@ type sandbox struct {
 	pidfd int
 	line  int // the lifeline; closing it ends PID 1
 
-	mu      sync.Mutex // held by Exec, so that Close comes before or after
-	closed  bool
-	frozen  bool
-	pipe    [2]int // of the Exec in progress, unprivileged
-	running sync.WaitGroup
+	exchanging sync.Mutex // one Exchange at a time; taken before mu
+
+	mu       sync.Mutex // held by Exec and Exchange, so that Close comes before or after
+	closed   bool
+	frozen   bool          // by Freeze
+	holds    int           // how many Holds are not released
+	released chan struct{} // closed when the last one is, or by Close
+	still    bool          // the processes are stopped
+	pipe     [2]int        // of the Exec in progress, unprivileged
+	running  sync.WaitGroup
 }
 
 func newSandbox(e *Engine, s *isolation.Spec, pid, pidfd, lifeline int) (*sandbox, error) {
@@ -38,77 +43,23 @@ func newSandbox(e *Engine, s *isolation.Spec, pid, pidfd, lifeline int) (*sandbo
 
 func (b *sandbox) PID() int { return b.pid }
 
-// Freeze stops every process, by the cgroup where there is one. It never meets an Exec half way: a vfork child
-// that freezes would keep us waiting.
-func (b *sandbox) Freeze(ctx context.Context) error {
-	return b.stopOrGo(true, func() error {
-		if b.spec.Cgroup != nil {
-			return b.spec.Cgroup.Freeze(ctx)
-		}
-		return b.signalAll(unix.SIGSTOP)
-	})
-}
-
-// Thaw lets them go on.
-func (b *sandbox) Thaw(ctx context.Context) error {
-	return b.stopOrGo(false, func() error {
-		if b.spec.Cgroup != nil {
-			return b.spec.Cgroup.Thaw(ctx)
-		}
-		return b.signalAll(unix.SIGCONT)
-	})
-}
-
-func (b *sandbox) stopOrGo(frozen bool, do func() error) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return os.ErrClosed
-	}
-	if b.frozen == frozen {
-		return nil
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	b.frozen = frozen
-	return nil
-}
-
-// signalAll sends a signal to every process inside but PID 1, from inside: kill(-1) knows no other way to mean
-// "this pid namespace". Without a cgroup it is not atomic: what forks meanwhile may be missed.
-func (b *sandbox) signalAll(sig unix.Signal) error {
-	child, release, err := b.rendezvous()
-	if err != nil {
-		return err
-	}
-	defer release()
-	p := &plan{}
-	b.enter(p, &isolation.Process{}, nil, child)
-	p.soft("signal all", unix.SYS_KILL, -1, int(sig)) // ESRCH: nobody is there
-	s, err := p.compile()
-	if err != nil {
-		return err
-	}
-	defer s.free()
-	_, pidfd, err := b.fork(s, nil, child)
-	if err != nil {
-		return err
-	}
-	_, err = reap(pidfd)
-	_ = unix.Close(pidfd)
-	return errors.Join(s.err(), err)
-}
-
 // Close kills everything inside and waits until it is gone. When PID 1 has been reaped the kernel has ended the
 // pid namespace, and the mounts go with the last process.
 func (b *sandbox) Close(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.close(ctx)
+}
+
+// close is Close with b.mu held.
+func (b *sandbox) close(ctx context.Context) error {
 	if b.closed {
 		return nil
 	}
 	b.closed = true
+	if b.holds > 0 {
+		close(b.released) // who waits to execute need not wait any longer
+	}
 	defer b.e.live.Done()
 	err := unix.PidfdSendSignal(b.pidfd, unix.SIGKILL, nil, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -220,22 +171,3 @@ func candidates(name string, env []string) []string {
 	}
 	return out
 }
-
-// Processes returns the live processes but PID 1.
-func (b *sandbox) Processes(context.Context) ([]int, error) { return nil, errors.ErrUnsupported }
-
-// Holders returns who uses the targets' mounts.
-func (b *sandbox) Holders(context.Context, ...string) ([]isolation.Holder, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Mapped returns the files that are mapped shared and writable.
-func (b *sandbox) Mapped(context.Context, ...string) ([]string, error) {
-	return nil, errors.ErrUnsupported
-}
-
-// Exchange replaces the targets' mounts.
-func (b *sandbox) Exchange(context.Context, ...isolation.Stack) error { return errors.ErrUnsupported }
-
-// Hold keeps the sandbox still.
-func (b *sandbox) Hold(context.Context) (func() error, error) { return nil, errors.ErrUnsupported }

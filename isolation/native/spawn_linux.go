@@ -1,18 +1,18 @@
 package native
 
 import (
-	"bytes"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -170,114 +170,107 @@ func entersyscall()
 //go:linkname exitsyscall runtime.exitsyscall
 func exitsyscall()
 
-// The pause program is PID 1 of every sandbox: it makes itself undumpable (the command may have its uid), then
-// reads its standard input, the lifeline whose only writer is the supervisor, and exits at its end; the kernel then
-// ends the whole pid namespace. Children are reaped by the kernel, because SIGCHLD is ignored when it starts.
-//
-//	prctl(PR_SET_DUMPABLE, 0)
-//	for { n = read(0, sp-16, 1); if n == 0 || n < 0 && n != -EINTR { exit(0) } }
-var pauseCode = map[string][]byte{
-	"amd64": {
-		0xb8, 0x9d, 0, 0, 0, //       mov  eax, 157        prctl
-		0xbf, 0x04, 0, 0, 0, //       mov  edi, 4          PR_SET_DUMPABLE
-		0x31, 0xf6, //                xor  esi, esi
-		0x0f, 0x05, //                syscall
-		0x31, 0xc0, //          loop: xor  eax, eax        read
-		0x31, 0xff, //                xor  edi, edi
-		0x48, 0x8d, 0x74, 0x24, 0xf0, // lea rsi, [rsp-16]
-		0xba, 0x01, 0, 0, 0, //       mov  edx, 1
-		0x0f, 0x05, //                syscall
-		0x83, 0xf8, 0xfc, //          cmp  eax, -4         EINTR
-		0x74, 0xeb, //                je   loop            (-21)
-		0x85, 0xc0, //                test eax, eax
-		0x7f, 0xe7, //                jg   loop            (-25)
-		0xb8, 0xe7, 0, 0, 0, //       mov  eax, 231        exit_group
-		0x31, 0xff, //                xor  edi, edi
-		0x0f, 0x05, //                syscall
-	},
-	"arm64": words(
-		0xd28014e8, //       mov  x8, #167         prctl
-		0xd2800080, //       mov  x0, #4           PR_SET_DUMPABLE
-		0xd2800001, //       mov  x1, #0
-		0xd4000001, //       svc  #0
-		0xd28007e8, // loop: mov  x8, #63          read
-		0xd2800000, //       mov  x0, #0
-		0xd10043e1, //       sub  x1, sp, #16
-		0xd2800022, //       mov  x2, #1
-		0xd4000001, //       svc  #0
-		0xb100101f, //       cmn  x0, #4           EINTR
-		0x54ffff40, //       b.eq loop             (-6 instructions)
-		0xf100001f, //       cmp  x0, #0
-		0x54ffff0c, //       b.gt loop             (-8 instructions)
-		0xd2800bc8, //       mov  x8, #94          exit_group
-		0xd2800000, //       mov  x0, #0
-		0xd4000001, //       svc  #0
-	),
+// formatMap writes mappings as /proc/PID/uid_map reads them.
+func formatMap(m []specs.LinuxIDMapping) string {
+	var b strings.Builder
+	for _, x := range m {
+		fmt.Fprintf(&b, "%d %d %d\n", x.ContainerID, x.HostID, x.Size)
+	}
+	return b.String()
 }
 
-func words(w ...uint32) []byte {
-	var b []byte
-	for _, x := range w {
-		b = binary.LittleEndian.AppendUint32(b, x)
-	}
-	return b
-}
-
-// pauseELF wraps the code into the smallest static executable: an ELF header and one loadable segment.
-func pauseELF(arch string) ([]byte, error) {
-	code, ok := pauseCode[arch]
-	if !ok {
-		return nil, fmt.Errorf("no pause program for %s", arch)
-	}
-	machine := map[string]uint16{"amd64": 62, "arm64": 183}[arch] // EM_X86_64, EM_AARCH64
-	const base, ehsize, phsize = 0x400000, 64, 56
-	size := uint64(ehsize + phsize + len(code))
-	var b bytes.Buffer
-	b.Write([]byte{0x7f, 'E', 'L', 'F', 2, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	for _, v := range []any{
-		uint16(2), machine, uint32(1), uint64(base + ehsize + phsize), // ET_EXEC, machine, version, entry
-		uint64(ehsize), uint64(0), uint32(0), // program headers, section headers, flags
-		uint16(ehsize), uint16(phsize), uint16(1), uint16(0), uint16(0), uint16(0),
-		uint32(1), uint32(5), uint64(0), uint64(base), uint64(base), size, size, uint64(0x10000), // PT_LOAD, R+X
-	} {
-		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
-			return nil, fmt.Errorf("pause program: %w", err)
+// writeMaps gives a child that waits in its fresh user namespace its ids. An unprivileged writer must give up
+// setgroups first.
+func writeMaps(pid int, uid, gid []specs.LinuxIDMapping, single bool) error {
+	proc := "/proc/" + strconv.Itoa(pid) + "/"
+	if single {
+		if err := writeFile(proc+"setgroups", "deny"); err != nil {
+			return err
 		}
 	}
-	b.Write(code)
-	return b.Bytes(), nil
+	if err := writeFile(proc+"uid_map", formatMap(uid)); err != nil {
+		return err
+	}
+	return writeFile(proc+"gid_map", formatMap(gid))
 }
 
-// pauseMemfd returns the program in a sealed memfd, for execveat.
-func pauseMemfd() (*os.File, error) {
-	elf, err := pauseELF(runtime.GOARCH)
+func writeFile(name, data string) error {
+	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate("caisson-pause", flags|unix.MFD_EXEC)
-	if errors.Is(err, unix.EINVAL) { // before kernel 6.3 every memfd can be executed
-		fd, err = unix.MemfdCreate("caisson-pause", flags)
-	}
-	if errors.Is(err, unix.EACCES) {
-		return nil, fmt.Errorf("memfd for the pause program: %w (sysctl vm.memfd_noexec is 2; 1 is enough)", err)
-	}
+	_, err = unix.Write(fd, []byte(data))
+	_ = unix.Close(fd) // written or not is known already
 	if err != nil {
-		return nil, fmt.Errorf("memfd for the pause program: %w", err)
+		return &os.PathError{Op: "write", Path: name, Err: err}
 	}
-	f := os.NewFile(uintptr(fd), "caisson-pause")
-	if _, err = f.Write(elf); err == nil {
-		// Executed without being readable it is undumpable from its first instruction: in an unprivileged sandbox the
-		// task has its uid.
-		err = f.Chmod(0o111)
+	return nil
+}
+
+// mapKeeper holds the user namespaces that idmapped mounts refer to, one per pair of maps.
+type mapKeeper struct {
+	mu sync.Mutex
+	ns map[string]int
+}
+
+// userns returns a namespace with these maps, made by a child that only waits until it may end.
+func (e *Engine) mountUserns(uid, gid []specs.LinuxIDMapping) (int, error) {
+	key := formatMap(uid) + "/" + formatMap(gid)
+	e.maps.mu.Lock()
+	defer e.maps.mu.Unlock()
+	if fd, ok := e.maps.ns[key]; ok {
+		return fd, nil
 	}
+	var line [2]int
+	if err := unix.Pipe2(line[:], unix.O_CLOEXEC); err != nil {
+		return -1, fmt.Errorf("pipe: %w", err)
+	}
+	defer func() { _ = unix.Close(line[0]) }()
+	p := &plan{}
+	p.add("close lifeline", unix.SYS_CLOSE, hostFD{"lifeline", line[1]})
+	p.soft("wait", unix.SYS_READ, hostFD{"lifeline", line[0]}, make([]byte, 1), 1)
+	s, err := p.compile()
+	if err != nil {
+		_ = unix.Close(line[1])
+		return -1, err
+	}
+	defer s.free()
+	pid, pidfd, err := e.spawn(s, spawnOptions{flags: unix.CLONE_VM | unix.CLONE_NEWUSER, netns: -1, pidns: -1, cgroup: -1})
+	if err != nil {
+		_ = unix.Close(line[1])
+		return -1, fmt.Errorf("user namespace for an idmapped mount: %w", err)
+	}
+	fd := -1
+	if err = writeMaps(pid, uid, gid, false); err == nil {
+		fd, err = unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	}
+	_ = unix.Close(line[1]) // end of file: the child leaves
+	_, werr := reap(pidfd)
+	_ = unix.Close(pidfd)
 	if err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS,
-			unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+		err = werr
 	}
 	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("write the pause program: %w", err)
+		return -1, fmt.Errorf("user namespace for an idmapped mount: %w", err)
 	}
-	return f, nil
+	e.maps.ns[key] = fd
+	return fd, nil
+}
+
+func (k *mapKeeper) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, fd := range k.ns {
+		_ = unix.Close(fd)
+		delete(k.ns, key)
+	}
+}
+
+// idmap applies maps to a detached tree.
+func (e *Engine) idmap(tree any, name string, uid, gid []specs.LinuxIDMapping) error {
+	ns, err := e.mountUserns(uid, gid)
+	if err != nil {
+		return err
+	}
+	return setattr(&immediate{}, tree, name, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns)})
 }

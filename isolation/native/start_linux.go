@@ -7,8 +7,6 @@ import (
 	"os"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -182,107 +180,189 @@ func (e *Engine) waitEOF(fd int) bool {
 	}
 }
 
-// formatMap writes mappings as /proc/PID/uid_map reads them.
-func formatMap(m []specs.LinuxIDMapping) string {
-	var b strings.Builder
-	for _, x := range m {
-		fmt.Fprintf(&b, "%d %d %d\n", x.ContainerID, x.HostID, x.Size)
+// plan is the whole life of PID 1 until it is the pause program, in the order in which it happens.
+func (st *starter) plan() (*plan, error) {
+	p := &plan{stop: st.e.stop}
+	single := st.s.IDs.Single
+	// Children that start at the same time hold each other's lifelines: until they have their ids this alone ends them.
+	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0)
+	p.add("close lifeline", unix.SYS_CLOSE, hostFD{"lifeline out", st.lifeline[1]})
+	p.add("wait for ids", unix.SYS_READ, hostFD{"lifeline", st.lifeline[0]}, make([]byte, 1), 1)
+	p.flag(opNonzero)
+	st.enterCgroup(p)
+	p.become(0, 0, single)
+	p.add("new session", unix.SYS_SETSID)
+	p.add("new keyring", unix.SYS_KEYCTL, unix.KEYCTL_JOIN_SESSION_KEYRING, nil)
+	if !st.e.root {
+		p.raiseLoopback()
 	}
-	return b.String()
+	if err := st.mounts(p); err != nil {
+		return nil, err
+	}
+	p.add("pivot_root", unix.SYS_PIVOT_ROOT, ".", ".")
+	p.add("leave the host's root", unix.SYS_UMOUNT2, ".", unix.MNT_DETACH)
+	p.add("chdir /", unix.SYS_CHDIR, "/")
+	p.add("set hostname", unix.SYS_SETHOSTNAME, st.s.OCI.Hostname, len(st.s.OCI.Hostname))
+	p.dropBounding(st.e.lastCap)
+	p.add("ignore SIGCHLD", unix.SYS_RT_SIGACTION, unix.SIGCHLD, ignoreAction(), nil, 8)
+	p.add("lifeline is stdin", unix.SYS_DUP3, hostFD{"lifeline", st.lifeline[0]}, 0, 0)
+	filter, err := st.e.filter(st.s.OCI.Linux.Seccomp)
+	if err != nil {
+		return nil, err
+	}
+	p.add("close descriptors", unix.SYS_CLOSE_RANGE, 1, uintptr(^uint32(0)), unix.CLOSE_RANGE_CLOEXEC)
+	p.seal(filter)
+	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0) // a change of credentials clears it
+	p.add("execute pause", unix.SYS_EXECVEAT, hostFD{"pause", int(st.e.pause.Fd())}, "", strv{"caisson-init"}, strv{}, unix.AT_EMPTY_PATH)
+	return p, nil
 }
 
-// writeMaps gives a child that waits in its fresh user namespace its ids. An unprivileged writer must give up
-// setgroups first.
-func writeMaps(pid int, uid, gid []specs.LinuxIDMapping, single bool) error {
-	proc := "/proc/" + strconv.Itoa(pid) + "/"
-	if single {
-		if err := writeFile(proc+"setgroups", "deny"); err != nil {
+// ignoreAction is a struct kernel_sigaction with SIG_IGN: the kernel then reaps the children of PID 1 by itself.
+func ignoreAction() []byte {
+	b := make([]byte, 32)
+	b[0] = 1 // SIG_IGN, little-endian like every architecture that we have assembly for
+	return b
+}
+
+// enterCgroup puts the child into its cgroup by itself: moved from outside it would wait for the kernel.
+// On v2 it was born there.
+func (st *starter) enterCgroup(p *plan) {
+	if st.entry != nil {
+		p.enter(st.entry.Tasks)
+	}
+	p.add("new cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
+}
+
+func (p *plan) enter(tasks []*os.File) {
+	for i, f := range tasks {
+		p.add("enter cgroup", unix.SYS_WRITE, hostFD{"tasks " + strconv.Itoa(i), int(f.Fd())}, "0", 1)
+	}
+}
+
+// mounts builds the new root under the working directory.
+func (st *starter) mounts(p *plan) error {
+	p.add("private mounts", unix.SYS_MOUNT, "none", "/", nil, unix.MS_REC|unix.MS_PRIVATE, nil)
+	root, err := st.root(p)
+	if err != nil {
+		return err
+	}
+	// On top of "/": the only path that exists, and can be reached, on every host.
+	p.add("attach root", unix.SYS_MOVE_MOUNT, root, "", unix.AT_FDCWD, "/", unix.MOVE_MOUNT_F_EMPTY_PATH)
+	p.add("enter root", unix.SYS_FCHDIR, root)
+	stacks := st.s.Stacks
+	for _, m := range st.s.OCI.Mounts {
+		for len(stacks) > 0 && anyBelow(m.Destination, stacks) {
+			if err := st.attachStack(p, stacks[0]); err != nil {
+				return err
+			}
+			stacks = stacks[1:]
+		}
+		if err := st.mount(p, m); err != nil {
+			return fmt.Errorf("mount %s: %w", m.Destination, err)
+		}
+	}
+	for _, s := range stacks {
+		if err := st.attachStack(p, s); err != nil {
 			return err
 		}
 	}
-	if err := writeFile(proc+"uid_map", formatMap(uid)); err != nil {
-		return err
+	for _, path := range st.s.OCI.Linux.MaskedPaths {
+		if fi, err := st.e.lstat(path); err == nil { // the same kernel, so the same files in /proc
+			p.mask(path, fi.IsDir())
+		}
 	}
-	return writeFile(proc+"gid_map", formatMap(gid))
-}
-
-func writeFile(name, data string) error {
-	fd, err := unix.Open(name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &os.PathError{Op: "open", Path: name, Err: err}
-	}
-	_, err = unix.Write(fd, []byte(data))
-	_ = unix.Close(fd) // written or not is known already
-	if err != nil {
-		return &os.PathError{Op: "write", Path: name, Err: err}
+	for _, path := range st.s.OCI.Linux.ReadonlyPaths {
+		if _, err := st.e.lstat(path); err == nil {
+			p.protect(path)
+		}
 	}
 	return nil
 }
 
-// mapKeeper holds the user namespaces that idmapped mounts refer to, one per pair of maps.
-type mapKeeper struct {
-	mu sync.Mutex
-	ns map[string]int
+func anyBelow(target string, stacks []isolation.Stack) bool {
+	for _, s := range stacks {
+		if below(target, s.Target) {
+			return true
+		}
+	}
+	return false
 }
 
-// userns returns a namespace with these maps, made by a child that only waits until it may end.
-func (e *Engine) mountUserns(uid, gid []specs.LinuxIDMapping) (int, error) {
-	key := formatMap(uid) + "/" + formatMap(gid)
-	e.maps.mu.Lock()
-	defer e.maps.mu.Unlock()
-	if fd, ok := e.maps.ns[key]; ok {
-		return fd, nil
+const readonlyRoot = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
+
+// root is the root filesystem: a read-only bind of its only layer, or a read-only overlay of several.
+func (st *starter) root(p *plan) (any, error) {
+	c := st.maker(p)
+	if len(st.s.Layers) == 1 && st.s.Layers[0].Map == isolation.MapNone {
+		return cloneTree(c, st.s.Layers[0].Path, "root", readonlyRoot)
 	}
-	var line [2]int
-	if err := unix.Pipe2(line[:], unix.O_CLOEXEC); err != nil {
-		return -1, fmt.Errorf("pipe: %w", err)
-	}
-	defer func() { _ = unix.Close(line[0]) }()
-	p := &plan{}
-	p.add("close lifeline", unix.SYS_CLOSE, hostFD{"lifeline", line[1]})
-	p.soft("wait", unix.SYS_READ, hostFD{"lifeline", line[0]}, make([]byte, 1), 1)
-	s, err := p.compile()
+	lower, err := st.lower(p, "root", st.s.Layers)
 	if err != nil {
-		_ = unix.Close(line[1])
-		return -1, err
+		return nil, err
 	}
-	defer s.free()
-	pid, pidfd, err := e.spawn(s, spawnOptions{flags: unix.CLONE_VM | unix.CLONE_NEWUSER, netns: -1, pidns: -1, cgroup: -1})
-	if err != nil {
-		_ = unix.Close(line[1])
-		return -1, fmt.Errorf("user namespace for an idmapped mount: %w", err)
-	}
-	fd := -1
-	if err = writeMaps(pid, uid, gid, false); err == nil {
-		fd, err = unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	}
-	_ = unix.Close(line[1]) // end of file: the child leaves
-	_, werr := reap(pidfd)
-	_ = unix.Close(pidfd)
-	if err == nil {
-		err = werr
-	}
-	if err != nil {
-		return -1, fmt.Errorf("user namespace for an idmapped mount: %w", err)
-	}
-	e.maps.ns[key] = fd
-	return fd, nil
+	return mountOverlay(c, overlaySpec{name: "root", lower: lower, userxattr: !st.e.root, attrs: readonlyRoot})
 }
 
-func (k *mapKeeper) close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for key, fd := range k.ns {
-		_ = unix.Close(fd)
-		delete(k.ns, key)
-	}
-}
-
-// idmap applies maps to a detached tree.
-func (e *Engine) idmap(tree any, name string, uid, gid []specs.LinuxIDMapping) error {
-	ns, err := e.mountUserns(uid, gid)
+func (st *starter) attachStack(p *plan, s isolation.Stack) error {
+	tree, err := st.stack(p, s)
 	if err != nil {
 		return err
 	}
-	return setattr(&immediate{}, tree, name, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns)})
+	p.attach(tree, s.Target)
+	return nil
+}
+
+// mount plans one mount of the OCI spec.
+func (st *starter) mount(p *plan, m specs.Mount) error {
+	switch m.Type {
+	case "bind":
+		return st.bind(p, m)
+	case "proc":
+		p.mountNew(m)
+		// No user namespace inside this one: seccomp denies it too, but this the kernel itself holds.
+		f := p.add("find max_user_namespaces", unix.SYS_OPENAT, unix.AT_FDCWD, "proc/sys/user/max_user_namespaces", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		p.add("no nested user namespace", unix.SYS_WRITE, f, "0", 1)
+		p.add("close", unix.SYS_CLOSE, f)
+		p.userLimits()
+	case "tmpfs", "devpts", "mqueue":
+		p.mountNew(m)
+		if m.Destination == "/dev" {
+			p.populateDev(st.s.OCI.Linux.Devices)
+		}
+	default:
+		return fmt.Errorf("mounts of type %q are not for this engine", m.Type)
+	}
+	return nil
+}
+
+// userLimits bounds what is otherwise counted only against whoever made the user namespace: root.
+func (p *plan) userLimits() {
+	for _, l := range [][2]string{{"max_inotify_instances", "64"}, {"max_inotify_watches", "65536"}} {
+		f := p.add("find "+l[0], unix.SYS_OPENAT, unix.AT_FDCWD, "proc/sys/user/"+l[0], unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		p.flag(opSoft) // a kernel without inotify
+		p.soft("limit "+l[0], unix.SYS_WRITE, f, l[1], len(l[1]))
+		p.soft("close", unix.SYS_CLOSE, f)
+	}
+}
+
+var bindAttrs = map[string]uint64{
+	"ro": unix.MOUNT_ATTR_RDONLY, "nosuid": unix.MOUNT_ATTR_NOSUID, "nodev": unix.MOUNT_ATTR_NODEV, "noexec": unix.MOUNT_ATTR_NOEXEC,
+}
+
+func (st *starter) bind(p *plan, m specs.Mount) error {
+	var attrs uint64
+	for _, o := range m.Options {
+		attrs |= bindAttrs[o]
+	}
+	tree, err := cloneTree(st.maker(p), m.Source, m.Source, attrs)
+	if err != nil {
+		return err
+	}
+	if len(m.UIDMappings) > 0 {
+		if err := st.e.idmap(tree, m.Source, m.UIDMappings, m.GIDMappings); err != nil {
+			return idmapUnsupported(m.Source, err)
+		}
+	}
+	p.attach(tree, m.Destination)
+	return nil
 }
