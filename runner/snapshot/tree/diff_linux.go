@@ -27,10 +27,10 @@ const (
 
 // differ renders entries; each worker has its own.
 type differ struct {
-	upper, base beneath.Cursor
-	out         bytes.Buffer
-	stats       []unified.File
-	o           DiffOptions
+	now, old []beneath.Cursor // of each layer
+	out      bytes.Buffer
+	stats    []unified.File
+	o        DiffOptions
 }
 
 // errTooLarge is a file that MaxFile leaves out.
@@ -57,9 +57,9 @@ func WriteDiff(ctx context.Context, old, now *View, c *Change, out io.Writer, o 
 	workers := make([]*differ, max(2, min(4, runtime.GOMAXPROCS(0))))
 	for i := range workers {
 		d := &differ{o: o}
-		d.upper.Root, d.base.Root = now.roots[0], old.roots[0]
-		defer d.upper.Close()
-		defer d.base.Close()
+		d.now, d.old = now.cursors(), old.cursors()
+		defer closeAll(d.now)
+		defer closeAll(d.old)
 		workers[i] = d
 	}
 	stats, err := renderAll(ctx, workers, todo, out)
@@ -67,6 +67,20 @@ func WriteDiff(ctx context.Context, old, now *View, c *Change, out io.Writer, o 
 		err = unified.WriteStat(out, stats)
 	}
 	return err
+}
+
+func (v *View) cursors() []beneath.Cursor {
+	all := make([]beneath.Cursor, len(v.roots))
+	for i, r := range v.roots {
+		all[i].Root = r
+	}
+	return all
+}
+
+func closeAll(all []beneath.Cursor) {
+	for i := range all {
+		all[i].Close()
+	}
 }
 
 // shown is an entry to render. quiet directories are told by what lies below them.
@@ -249,7 +263,7 @@ func (d *differ) contents(e *Entry) (old, now []byte, err error) {
 	case Symlink:
 		old = []byte(e.OldLink)
 	case File:
-		if old, err = readAll(&d.base, e.Path, e.OldSize); err != nil {
+		if old, err = readAll(&d.old[e.detail.OldRoot], e.detail.OldSource, e.OldSize); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -257,11 +271,7 @@ func (d *differ) contents(e *Entry) (old, now []byte, err error) {
 	case Symlink:
 		now = []byte(e.Link)
 	case File:
-		from := &d.upper
-		if e.detail.Root > 0 {
-			from = &d.base
-		}
-		if now, err = readAll(from, e.detail.Source, e.Size); err != nil {
+		if now, err = readAll(&d.now[e.detail.Root], e.detail.Source, e.Size); err != nil {
 			return nil, nil, err
 		}
 	}

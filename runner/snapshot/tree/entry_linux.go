@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
 const (
@@ -38,26 +39,32 @@ func (f *found) entry(j *job, name string, n, o *side) error {
 	case e.Type != e.OldType:
 		e.Kind = TypeOnly
 	}
-	lonely := e.Kind == Added && !n.base && j.inPlace() && j.parts.touched
+	lonely := e.Kind == Added && !n.base && j.parts.inPlace() && j.parts.touched
+	next := &job{path: e.Path, stale: j.stale, lonely: lonely}
+	if oldDir {
+		next.old = &seat{j.parts.old.places, name}
+	}
 	switch {
 	case newDir:
 		// The directory's own job opens it and completes its entry.
-		f.push(&job{
-			path: e.Path, entry: e, upper: !n.base, old: oldDir, stale: j.stale, lonely: lonely,
-			lower: beneath.Join(j.lower, name), merged: j.merged,
-		})
+		next.entry, next.now = e, &seat{j.parts.now.places, name}
+		f.push(next)
 		return nil
 	case oldDir:
-		f.push(&job{path: e.Path, old: true, stale: j.stale})
+		f.push(next)
 	case lonely:
-		f.orphan(n.dir, name, e.Path)
+		f.orphan(n, name, e.Path)
 	}
 	if n.ok {
 		if !n.base && n.st.Nlink > 1 {
-			f.links[n.st.Ino] = append(f.links[n.st.Ino], e.Path)
+			key := linkKey{n.root, n.st.Ino}
+			f.links[key] = append(f.links[key], e.Path)
 		}
 		if err := f.decide(e, name, n, o); err != nil {
 			return err
+		}
+		if e.Kind == "" && f.Strict && f.differs(e) {
+			e.Kind = Modified
 		}
 	}
 	switch {
@@ -73,21 +80,23 @@ func (f *found) entry(j *job, name string, n, o *side) error {
 // describe fills in what stat and readlink tell.
 func (f *found) describe(j *job, name string, n, o *side) (*Entry, error) {
 	e := &Entry{Path: beneath.Join(j.path, name)}
-	v := &Detail{New: n.st, Old: o.st, Source: e.Path}
-	if n.base {
-		v.Root = 1
-		v.Source = beneath.Join(j.lower, name)
+	v := &Detail{}
+	if n.ok {
+		v.New, v.Root, v.Source = n.st, n.root, beneath.Join(j.parts.now.places[n.at].path, name)
+	}
+	if o.ok {
+		v.Old, v.OldRoot, v.OldSource = o.st, o.root, beneath.Join(j.parts.old.places[o.at].path, name)
 	}
 	e.describe(v, n.ok, o.ok)
 	var err error
 	if e.Type == Symlink {
 		if e.Link, err = beneath.ReadLink(n.dir, name); err != nil {
-			return nil, f.upper.Fail("readlink", e.Path, err)
+			return nil, f.now.roots[n.root].Fail("readlink", v.Source, err)
 		}
 	}
 	if e.OldType == Symlink {
 		if e.OldLink, err = beneath.ReadLink(o.dir, name); err != nil {
-			return nil, f.base.Fail("readlink", e.Path, err)
+			return nil, f.old.roots[o.root].Fail("readlink", v.OldSource, err)
 		}
 	}
 	return e, nil
@@ -140,23 +149,27 @@ func (f *found) decide(e *Entry, name string, n, o *side) error {
 
 // decideFile reads a regular file, and its counterpart where that can still be equal.
 func (f *found) decideFile(e *Entry, name string, n, o *side) error {
-	from, open := f.upper, f.upper.OpenListed
+	from := f.now.roots[n.root]
+	open := from.OpenListed
 	if n.base {
-		from, open = f.base, f.base.OpenFile
+		open = from.OpenFile
 	}
 	fd, err := open(n.dir, name)
 	if err != nil {
 		return from.Fail("open", e.detail.Source, err)
 	}
 	defer unix.Close(fd)
-	m, err := f.marks(fd)
-	if err == nil && m.metacopy && !n.base {
+	m, err := readMarks(fd, f.now.layers[n.root].mark())
+	if err == nil && m.metacopy && !n.base && !f.now.layers[n.root].Plain {
 		err = ErrUnusableLayers
+	}
+	if err == nil && m.user {
+		e.Xattrs = true
+		e.detail.Xattrs, err = f.userXattrs(fd)
 	}
 	if err != nil {
 		return from.Fail("getxattr", e.detail.Source, err)
 	}
-	e.detail.Xattrs, e.Xattrs = m.user, m.user != ""
 	data, err := f.content(e, fd)
 	if err != nil {
 		return from.Fail("read", e.detail.Source, err)
@@ -166,7 +179,7 @@ func (f *found) decideFile(e *Entry, name string, n, o *side) error {
 	}
 	equal, err := f.sameFile(e, name, data, o)
 	if err != nil {
-		return f.base.Fail("compare", e.Path, err)
+		return f.old.roots[o.root].Fail("compare", e.detail.OldSource, err)
 	}
 	switch {
 	case !equal:
@@ -203,8 +216,19 @@ func (f *found) sumLarge(e *Entry, fd int) error {
 	if err != nil {
 		return err
 	}
+	d := e.detail
 	e.Binary = isBinary(f.buf[:n])
-	e.detail.Sum, err = sumFile(fd, e.detail.New.Size, f.buf)
+	known, seen := f.sums[d.Root], journal.See(&d.New)
+	if known != nil {
+		if sum, ok := known.Get(d.Source, seen); ok {
+			d.Sum = sum
+			return nil
+		}
+	}
+	d.Sum, err = sumFile(fd, d.New.Size, f.buf)
+	if known != nil && err == nil {
+		known.Put(d.Source, seen, d.Sum)
+	}
 	return err
 }
 
@@ -215,7 +239,7 @@ func (f *found) sameFile(e *Entry, name string, data []byte, o *side) (bool, err
 	if e.Size != e.OldSize && e.detail.Xattrs == "" && !beneath.HasUserXattrs(o.dir, name, f.buf2) {
 		return false, nil // without opening it
 	}
-	fd, err := f.base.OpenFile(o.dir, name)
+	fd, err := f.old.roots[o.root].OpenFile(o.dir, name)
 	if beneath.Gone(err) {
 		return false, nil
 	}
@@ -307,11 +331,11 @@ func finish(h hash.Hash, size int64) (sum [32]byte) {
 }
 
 // orphan notes a copy of a base object whose place in the base is empty, in a directory that others changed.
-func (f *found) orphan(dir int, name, path string) {
+func (f *found) orphan(n *side, name, path string) {
 	buf := make([]byte, 256)
-	n, err := unix.Lgetxattr(beneath.ProcFD(dir)+"/"+name, f.mark+"origin", buf)
+	size, err := unix.Lgetxattr(beneath.ProcFD(n.dir)+"/"+name, f.now.layers[n.root].mark()+"origin", buf)
 	if err == nil {
-		f.orphans = append(f.orphans, orphan{path, string(buf[:n])})
+		f.orphans = append(f.orphans, orphan{path, string(buf[:size])})
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 )
 
 // gather puts together what the workers found.
-func gather(k *walk, all []*found) (*Change, error) {
-	c := &Change{detail: &detail{linked: map[string]string{}}}
-	links := map[uint64][]string{}
+func (k *walk) gather(all []*found) (*Change, error) {
+	c := &Change{detail: &detail{key: keyOf(k.old, k.now), linked: map[string]string{}}}
+	links := map[linkKey][]string{}
 	var orphans []orphan
 	var same []string
 	var twins []Entry
@@ -29,11 +29,11 @@ func gather(k *walk, all []*found) (*Change, error) {
 		orphans = append(orphans, f.orphans...)
 		same = append(same, f.same...)
 		twins = append(twins, f.twins...)
-		for ino, paths := range f.links {
-			links[ino] = append(links[ino], paths...)
+		for key, paths := range f.links {
+			links[key] = append(links[key], paths...)
 		}
 	}
-	c.link(links, twins)
+	k.link(c, links, twins)
 	slices.SortFunc(c.Entries, func(a, b Entry) int { return ComparePaths(a.Path, b.Path) })
 	if err := k.adopt(c, orphans, same); err != nil {
 		return nil, err
@@ -45,15 +45,16 @@ func gather(k *walk, all []*found) (*Change, error) {
 
 // link names the first path of every group of hard links. twins are members that are as in the base: where they are no
 // links of each other there, that is their change.
-func (c *Change) link(links map[uint64][]string, twins []Entry) {
-	standing := map[uint64]*Entry{} // by inode in the upper
+func (k *walk) link(c *Change, links map[linkKey][]string, twins []Entry) {
+	standing := map[linkKey]*Entry{}
 	slices.SortFunc(twins, func(a, b Entry) int { return ComparePaths(a.Path, b.Path) })
 	for i := range twins {
 		e := &twins[i]
-		first, ok := standing[e.detail.New.Ino]
+		key := linkKey{e.detail.Root, e.detail.New.Ino}
+		first, ok := standing[key]
 		if !ok {
-			standing[e.detail.New.Ino] = e
-		} else if first.detail.Old.Ino != e.detail.Old.Ino {
+			standing[key] = e
+		} else if objectOf(&first.detail.Old) != objectOf(&e.detail.Old) {
 			e.Kind = Modified
 			c.Entries = append(c.Entries, *e)
 		}
@@ -69,14 +70,14 @@ func (c *Change) link(links map[uint64][]string, twins []Entry) {
 	}
 	for i := range c.Entries {
 		e := &c.Entries[i]
-		if first, ok := c.detail.linked[e.Path]; ok && first != e.Path && e.Type != "" && e.detail.Root == 0 {
+		if first, ok := c.detail.linked[e.Path]; ok && first != e.Path && e.Type != "" && !k.now.layers[e.detail.Root].Base {
 			e.HardLink = first
 		}
 	}
 }
 
-// adopt sorts the orphans out: one whose origin is at another path that the upper covers was renamed by the feature;
-// of the others, the base object was removed by others.
+// adopt sorts the orphans out: one whose origin is at another path that the change covers, or in one of the feature's
+// own layers, was renamed by the feature; of the others, the base object was removed by others.
 func (k *walk) adopt(c *Change, orphans []orphan, same []string) error {
 	if len(orphans) == 0 {
 		return nil
@@ -87,25 +88,80 @@ func (k *walk) adopt(c *Change, orphans []orphan, same []string) error {
 			covered = append(covered, c.Entries[i].Path)
 		}
 	}
-	at := beneath.Cursor{Root: k.base}
-	defer at.Close()
-	slices.SortFunc(covered, ComparePaths)
 	handles := make(map[string]bool, len(covered))
-	for _, path := range covered {
-		dir, name, err := at.Parent(path)
-		if beneath.Gone(err) {
+	if err := k.handles(handles, covered); err != nil {
+		return err
+	}
+	for i, l := range k.now.layers {
+		if l.Base || i == 0 {
 			continue
 		}
-		if err != nil {
-			return k.base.Fail("open", path, err)
-		}
-		if h, _, err := unix.NameToHandleAt(dir, name, 0); err == nil {
-			handles[handleKey(h.Type(), h.Bytes())] = true
+		own := handlesBelow{k.now.roots[i], make([]byte, 64<<10), handles}
+		if err := own.add(""); err != nil {
+			return err
 		}
 	}
 	for _, o := range orphans {
 		if !handles[originKey(o.origin)] {
 			c.detail.conflicts = append(c.detail.conflicts, Conflict{o.path, removedByOthers})
+		}
+	}
+	return nil
+}
+
+// handles adds the file handles of what the workspace holds at paths.
+func (k *walk) handles(to map[string]bool, paths []string) error {
+	base := k.old.roots[len(k.old.roots)-1]
+	at := beneath.Cursor{Root: base}
+	defer at.Close()
+	slices.SortFunc(paths, ComparePaths)
+	for _, path := range paths {
+		dir, name, err := at.Parent(path)
+		if beneath.Gone(err) {
+			continue
+		}
+		if err != nil {
+			return base.Fail("open", path, err)
+		}
+		if h, _, err := unix.NameToHandleAt(dir, name, 0); err == nil {
+			to[handleKey(h.Type(), h.Bytes())] = true
+		}
+	}
+	return nil
+}
+
+// handlesBelow collects the file handles of everything in a layer.
+type handlesBelow struct {
+	root *beneath.Root
+	buf  []byte
+	to   map[string]bool
+}
+
+func (b *handlesBelow) add(path string) error {
+	fd, err := b.root.Open(path, beneath.ReadDir)
+	if err != nil {
+		return b.root.Fail("open", path, err)
+	}
+	names, err := beneath.ReadNames(fd, b.buf, nil)
+	var dirs []string
+	for _, name := range names {
+		var st unix.Stat_t
+		if beneath.StatAt(fd, name, &st) != nil {
+			continue
+		}
+		if beneath.IsDir(&st) {
+			dirs = append(dirs, name)
+		} else if h, _, err := unix.NameToHandleAt(fd, name, 0); err == nil {
+			b.to[handleKey(h.Type(), h.Bytes())] = true
+		}
+	}
+	unix.Close(fd)
+	if err != nil {
+		return b.root.Fail("read", path, err)
+	}
+	for _, name := range dirs {
+		if err := b.add(beneath.Join(path, name)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -2,346 +2,251 @@ package tree
 
 import (
 	"errors"
-	"slices"
+	"fmt"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
-// openDir opens a directory's sides, decides what became of the directory itself and lists the names to compare.
-func (f *found) openDir(j *job) error {
-	if len(j.path) > MaxPath {
-		return f.upper.Fail("read", j.path, ErrPathTooLong)
+// View is a stack of layers as overlayfs shows it. It is safe for concurrent use.
+type View struct {
+	layers []Root
+	roots  []*beneath.Root
+	ids    []object // of the roots
+	tops   []place  // likewise
+}
+
+// object tells what is one file.
+type object struct{ dev, ino uint64 }
+
+func objectOf(st *unix.Stat_t) object { return object{st.Dev, st.Ino} }
+
+// place is a directory in one layer; path "" is the layer's root.
+type place struct {
+	layer int
+	path  string
+}
+
+// dir is an open directory of a view: its places, newest first.
+type dir struct {
+	places []place
+	fds    []int
+	top    marks // of the first place
+	low    marks // of the last one
+}
+
+func (d *dir) close() {
+	if d == nil {
+		return
 	}
-	p := &parts{upper: -1, lower: -1, old: -1}
-	p.users.Store(1)
-	var m marks
-	var err error
-	if j.upper {
-		if p.upper, err = f.upper.Open(j.path, beneath.ReadDir); err != nil {
-			p.release()
-			if beneath.Gone(err) {
-				return nil // a live sandbox removed it a moment ago
+	for _, fd := range d.fds {
+		unix.Close(fd)
+	}
+	d.fds = nil
+}
+
+// marks is what overlayfs wrote into a directory's or a file's extended attributes.
+type marks struct {
+	opaque, origin, metacopy, redirected bool
+
+	redirect string
+	user     bool // there are attributes of the user, too
+}
+
+func (r *Root) mark() string {
+	if r.UserXattr {
+		return "user.overlay."
+	}
+	return "trusted.overlay."
+}
+
+// OpenView opens layers, newest first. Errors are *fs.PathError, wrapped in ErrUnusableLayers for those of a feature.
+func OpenView(layers []Root) (*View, error) {
+	v := &View{layers: layers}
+	for i := range layers {
+		r, err := beneath.OpenRoot(layers[i].Path)
+		var st unix.Stat_t
+		if err == nil {
+			r.Ours = !layers[i].Base
+			v.roots = append(v.roots, r)
+			err = unix.Fstat(r.FD, &st)
+		}
+		if err != nil {
+			if !layers[i].Base {
+				err = fmt.Errorf("%w: %w", ErrUnusableLayers, err)
 			}
-			return f.upper.Fail("open", j.path, err)
+			return nil, errors.Join(err, v.Close())
 		}
-		if m, err = f.marks(p.upper); err != nil {
-			p.release()
-			return f.upper.Fail("getxattr", j.path, err)
+		v.ids = append(v.ids, objectOf(&st))
+		v.tops = append(v.tops, place{layer: i})
+	}
+	return v, nil
+}
+
+// Close closes the layers, and puts modes back that were in the way of a reader without privileges.
+func (v *View) Close() error {
+	var errs []error
+	for _, r := range v.roots {
+		errs = append(errs, r.Close())
+	}
+	v.roots = nil
+	return errors.Join(errs...)
+}
+
+// Layers returns what OpenView got.
+func (v *View) Layers() []Root { return v.layers }
+
+// At returns an open layer, for those who read what an entry's Source says.
+func (v *View) At(root int) *beneath.Root { return v.roots[root] }
+
+// openTop opens the root of the view. Its places are those of all layers: no mark in a root hides another.
+func (v *View) openTop() (*dir, error) {
+	d := &dir{places: v.tops}
+	for i, r := range v.roots {
+		fd, err := r.Open("", beneath.ReadDir)
+		if err != nil {
+			d.close()
+			return nil, r.Fail("open", ".", err)
 		}
-		f.follow(j, &m)
+		d.fds = append(d.fds, fd)
+		if d.low, err = v.marks(i, fd); err != nil {
+			d.close()
+			return nil, r.Fail("getxattr", ".", err)
+		}
+		if i == 0 {
+			d.top = d.low
+		}
 	}
-	if err := f.openBaseDirs(j, p); err != nil {
-		p.release()
-		return err
+	return d, nil
+}
+
+// trail is how far the lookup of a directory has come: what the kernel calls ovl_lookup_data.
+type trail struct {
+	name string // below the places of the directory above, or a path from a layer's root if it begins with a slash
+	stop bool   // nothing further down shows
+	low  marks  // of the directory found last
+}
+
+func (t *trail) rooted() bool { return t.name[0] == '/' }
+
+// resolve opens the directory that a name is in a directory with these places, exactly as ovl_lookup of
+// fs/overlayfs/namei.c finds it. Without any place it is no directory.
+func (v *View) resolve(above []place, name string) (*dir, error) {
+	d := &dir{}
+	t := &trail{name: name}
+	if err := v.extend(d, t, above); err != nil {
+		d.close()
+		return nil, err
 	}
-	if j.entry != nil {
-		if err := f.decideDir(j, p, &m); err != nil {
-			p.release()
+	return d, nil
+}
+
+// extend adds the places that a trail finds in these.
+func (v *View) extend(d *dir, t *trail, above []place) error {
+	rooted := t.rooted()
+	for i := 0; i < len(above) && !t.stop; i++ {
+		at := above[i]
+		if err := v.descend(d, t, at); err != nil {
 			return err
 		}
+		if !rooted && t.rooted() {
+			// From here on the path counts from the roots of the layers further down.
+			rooted, above, i = true, v.tops, at.layer
+		}
 	}
-	names, err := f.list(j, p)
-	if err != nil {
-		p.release()
-		return f.upper.Fail("read", j.path, err)
-	}
-	j.parts = p
-	f.divide(j, names)
+	d.low = t.low
 	return nil
 }
 
-// follow applies a directory's marks to where its names show through from.
-func (f *found) follow(j *job, m *marks) {
-	switch {
-	case m.opaque:
-		j.merged = false
-	case strings.HasPrefix(m.redirect, "/"):
-		j.lower, j.merged = strings.Trim(m.redirect, "/"), true
-	case m.redirected && j.merged:
-		parent, _ := beneath.Split(j.lower)
-		j.lower = beneath.Join(parent, m.redirect)
-	}
-	if m.redirected && m.opaque {
-		m.redirected = false
-	}
-}
-
-// openBaseDirs opens the base directories that show through and that are compared with.
-func (f *found) openBaseDirs(j *job, p *parts) error {
-	if j.merged {
-		fd, err := f.base.Open(j.lower, beneath.ReadDir)
-		switch {
-		case err == nil:
-			p.lower = fd
-		case beneath.Gone(err):
-			j.merged = false
-		default:
-			return f.base.Fail("open", j.lower, err)
-		}
-	}
-	if !j.old {
-		return nil
-	}
-	switch fd, err := f.openOld(j, p); {
-	case beneath.Gone(err):
-		j.old = false
-	case err != nil:
-		return f.base.Fail("open", j.path, err)
-	default:
-		p.old = fd
-		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return f.base.Fail("stat", j.path, err)
-		}
-		p.touched = !beneath.TimeOf(st.Ctim).Before(f.start)
-		j.stale = j.stale || !j.inPlace() && !f.before(j.path, &st)
-	}
-	return nil
-}
-
-func (f *found) openOld(j *job, p *parts) (int, error) {
-	if j.merged && j.lower == j.path {
-		return unix.FcntlInt(uintptr(p.lower), unix.F_DUPFD_CLOEXEC, 0)
-	}
-	return f.base.Open(j.path, beneath.ReadDir)
-}
-
-// before reports whether a base object's last change is older than the feature's view of it, or our own.
-func (k *walk) before(path string, st *unix.Stat_t) bool {
-	if beneath.TimeOf(st.Ctim).Before(k.start) {
-		return true
-	}
-	seen, ok := k.touched[path]
-	return ok && seen == journal.See(st)
-}
-
-// decideDir completes the entry of a directory that is in the new view.
-func (f *found) decideDir(j *job, p *parts, m *marks) error {
-	e := j.entry
-	if j.path == "" {
-		return f.decideRoot(e, p, m)
-	}
-	if m.metacopy {
-		return f.upper.Fail("read", j.path, ErrUnusableLayers)
-	}
-	e.detail.Xattrs = m.user
-	if !j.upper && p.lower >= 0 {
-		attrs, err := f.userXattrs(p.lower)
-		if err != nil {
-			return f.base.Fail("getxattr", j.lower, err)
-		}
-		e.detail.Xattrs = attrs
-	}
-	if j.lonely && m.origin && !m.redirected && !m.opaque {
-		// A renamed directory would say where it came from.
-		f.conflicts = append(f.conflicts, Conflict{j.path, removedByOthers})
-	}
-	if m.redirected && !j.merged {
-		f.conflicts = append(f.conflicts, Conflict{j.path, "the directory that was renamed to this was removed by others"})
-	}
-	if e.Kind == "" { // a directory before and after
-		if p.old >= 0 && !j.inPlaceOfBase() {
-			attrs, err := f.userXattrs(p.old)
-			if err != nil {
-				return f.base.Fail("getxattr", j.path, err)
-			}
-			e.Xattrs = attrs != e.detail.Xattrs
-		}
-		switch {
-		case e.Xattrs:
-			e.Kind = Modified
-		case e.Mode != e.OldMode:
-			e.Kind = ModeOnly
-		default:
-			return nil
-		}
-	}
-	f.emit(e, j.stale)
-	return nil
-}
-
-// inPlaceOfBase reports a base directory that shows at its own path: both views are one object.
-func (j *job) inPlaceOfBase() bool { return !j.upper && j.merged && j.lower == j.path }
-
-// decideRoot compares the upper's root with what Create gave it, because it is no copy of what others made since.
-func (f *found) decideRoot(e *Entry, p *parts, m *marks) error {
-	v := &Detail{Xattrs: m.user}
-	if err := errors.Join(unix.Fstat(p.upper, &v.New), unix.Fstat(p.old, &v.Old)); err != nil {
-		return f.upper.Fail("stat", ".", err)
-	}
-	if v.New.Mode&0o7777 == f.rootMode && m.user == f.rootXattr {
-		return nil
-	}
-	old, err := f.userXattrs(p.old)
-	if err != nil {
-		return f.base.Fail("getxattr", ".", err)
-	}
-	e.describe(v, true, true)
-	e.Kind, e.Xattrs = ModeOnly, old != m.user
-	if e.Xattrs {
-		e.Kind = Modified
-	}
-	if v.Old.Mode&0o7777 != f.rootMode || old != f.rootXattr {
-		v.Conflict = changedByOthers
-	}
-	if e.Xattrs || e.Mode != e.OldMode {
-		f.entries = append(f.entries, *e)
-	}
-	return nil
-}
-
-// list returns the names that may differ between the views.
-func (f *found) list(j *job, p *parts) ([]string, error) {
-	var names []string
-	var err error
-	sides := []int{p.upper, p.lower, p.old}
-	if j.inPlace() {
-		sides = sides[:1]
-	}
-	used := 0
-	for _, fd := range sides {
-		if fd < 0 {
-			continue
-		}
-		if names, err = beneath.ReadNames(fd, f.buf[:64<<10], names); err != nil {
-			return nil, err
-		}
-		used++
-	}
-	if used > 1 {
-		slices.Sort(names)
-		names = slices.Compact(names)
-	}
-	return names, nil
-}
-
-// divide keeps the first names of a large directory and leaves the rest to whoever is free.
-func (f *found) divide(j *job, names []string) {
-	var rest []*job
-	for len(names) > batch {
-		part := *j
-		part.names, names = names[:batch], names[batch:]
-		rest = append(rest, &part)
-	}
-	j.names = names
-	if len(rest) > 0 {
-		j.parts.users.Add(int32(len(rest)))
-		f.push(rest...)
-	}
-}
-
-// side is a name in one of the views.
-type side struct {
-	st   unix.Stat_t
-	ok   bool
-	base bool // the new view's, seen through from the base
-	lost bool // listed and then not found in the upper
-	dir  int  // where it lies
-}
-
-// compare looks one name up in both views.
-func (f *found) compare(j *job, name string) error {
-	n, err := f.newSide(j, name)
-	if err != nil {
+// descend looks for a trail's directory in one place, as ovl_lookup_layer does.
+func (v *View) descend(d *dir, t *trail, at place) error {
+	if !t.rooted() {
+		_, err := v.step(d, t, at, "")
 		return err
 	}
-	if n.base && j.lower == j.path || !n.ok && n.lost {
-		return nil // one object seen in both views, or removed a moment ago
-	}
-	o := side{dir: j.parts.old}
-	if o.dir >= 0 {
-		if err := beneath.StatAt(o.dir, name, &o.st); err == nil {
-			o.ok = !beneath.IsWhiteout(&o.st)
-		} else if !beneath.Gone(err) {
-			return f.base.Fail("stat", beneath.Join(j.path, name), err)
+	at.path = ""
+	for rest := t.name[1:]; ; {
+		_, after, more := strings.Cut(rest, "/")
+		post := ""
+		if more {
+			post = "/" + after
 		}
+		next, err := v.step(d, t, at, post)
+		if err != nil || next == nil || !more {
+			return err
+		}
+		at, rest = *next, after
 	}
-	if !n.ok && !o.ok {
-		return nil
-	}
-	return f.entry(j, name, &n, &o)
 }
 
-// newSide looks a name up as overlayfs does: in the upper, then in the base directory that shows through.
-func (f *found) newSide(j *job, name string) (n side, err error) {
-	if n.dir = j.parts.upper; n.dir >= 0 {
-		err := beneath.StatAt(n.dir, name, &n.st)
-		if err == nil {
-			n.ok = !f.hides(n.dir, name, &n.st)
-			return n, nil
-		}
-		if !beneath.Gone(err) {
-			return n, f.upper.Fail("stat", beneath.Join(j.path, name), err)
-		}
+// step looks one component up, as ovl_lookup_single does: the last one of the trail's name before post. It returns
+// where it is, or nil.
+func (v *View) step(d *dir, t *trail, at place, post string) (*place, error) {
+	head := t.name[:len(t.name)-len(post)]
+	prefix := head[:strings.LastIndexByte(head, '/')+1]
+	r := v.roots[at.layer]
+	next := place{at.layer, beneath.Join(at.path, head[len(prefix):])}
+	if len(next.path) > MaxPath {
+		return nil, r.Fail("open", next.path, ErrPathTooLong)
 	}
-	if j.inPlace() {
-		n.lost = true
-		return n, nil
-	}
-	if n.dir = j.parts.lower; n.dir >= 0 {
-		err := beneath.StatAt(n.dir, name, &n.st)
-		if err != nil && !beneath.Gone(err) {
-			return n, f.base.Fail("stat", beneath.Join(j.lower, name), err)
-		}
-		n.ok = err == nil && !beneath.IsWhiteout(&n.st)
-		n.base = n.ok
-	}
-	return n, nil
-}
-
-// hides reports a whiteout in either of its forms: a 0/0 character device, or an empty file with a mark.
-func (f *found) hides(dir int, name string, st *unix.Stat_t) bool {
-	if !beneath.IsFile(st) || st.Size != 0 {
-		return beneath.IsWhiteout(st)
-	}
-	_, err := unix.Lgetxattr(beneath.ProcFD(dir)+"/"+name, f.mark+"whiteout", nil)
-	return err == nil
-}
-
-const (
-	changedByOthers = "changed by others since the feature began"
-	removedByOthers = "removed by others since the feature began"
-)
-
-// emit records an entry.
-func (f *found) emit(e *Entry, stale bool) {
-	f.judge(e, stale)
-	f.entries = append(f.entries, *e)
-}
-
-// judge tells whether others changed an entry's base.
-func (f *found) judge(e *Entry, stale bool) {
+	fd, err := r.Open(next.path, beneath.ReadDir)
 	switch {
-	case e.OldType == "":
-	case !f.before(e.Path, &e.detail.Old):
-		e.detail.Conflict = changedByOthers
-	case stale:
-		e.detail.Conflict = "in a directory that the feature replaced and others changed"
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENAMETOOLONG):
+		return nil, nil
+	case beneath.Gone(err): // there, and no directory: a whiteout or not, it hides what is below
+		t.stop = true
+		return nil, nil
+	case err != nil:
+		return nil, r.Fail("open", next.path, err)
 	}
+	m, err := v.marks(at.layer, fd)
+	if err != nil || post != "" {
+		unix.Close(fd)
+	} else { // d owns it, also after an error
+		if len(d.fds) == 0 {
+			d.top = m
+		}
+		d.places, d.fds, t.low = append(d.places, next), append(d.fds, fd), m
+	}
+	if err == nil && m.redirected && !validRedirect(m.redirect) {
+		err = fmt.Errorf("redirect %q: %w", m.redirect, ErrUnusableLayers)
+	}
+	if err != nil {
+		return nil, r.Fail("getxattr", next.path, err)
+	}
+	switch {
+	case m.opaque:
+		t.stop = true
+	case strings.HasPrefix(m.redirect, "/"):
+		// An opaque directory above does not count any more.
+		t.stop, t.name = false, m.redirect+post
+	case m.redirected:
+		t.name = prefix + m.redirect + post
+	}
+	return &next, nil
 }
 
-// userXattrs returns the user's attributes of an open file, packed for comparison.
-func (k *walk) userXattrs(fd int) (string, error) {
-	attrs, err := beneath.ReadXattrs(fd, beneath.IsUserXattr)
-	return beneath.PackXattrs(attrs), err
+// marks reads a directory's marks. Those in the lowest layer mean nothing, as in the kernel.
+func (v *View) marks(layer, fd int) (marks, error) {
+	if l := &v.layers[layer]; !l.Plain && layer < len(v.layers)-1 {
+		return readMarks(fd, l.mark())
+	}
+	return marks{}, nil
 }
 
-// marks reads an upper object's attributes.
-func (k *walk) marks(fd int) (marks, error) {
+// readMarks reads overlayfs' marks of a file or directory; prefix is that of their names.
+func readMarks(fd int, prefix string) (marks, error) {
 	var m marks
 	var buf [1024]byte
 	names, err := beneath.ListXattrs(fd, buf[:])
 	if err != nil {
 		return m, err
 	}
-	user := false
 	for _, name := range names {
-		user = user || beneath.IsUserXattr(name)
-		mark, ours := strings.CutPrefix(name, k.mark)
+		m.user = m.user || beneath.IsUserXattr(name)
+		mark, ours := strings.CutPrefix(name, prefix)
 		if !ours {
 			continue
 		}
@@ -363,8 +268,62 @@ func (k *walk) marks(fd int) (marks, error) {
 			m.metacopy = true
 		}
 	}
-	if user {
-		m.user, err = k.userXattrs(fd)
+	m.redirected = m.redirected && !m.opaque
+	return m, nil
+}
+
+// validRedirect reports a name, or a path from the root.
+func validRedirect(s string) bool {
+	path, absolute := strings.CutPrefix(s, "/")
+	if !absolute && strings.Contains(path, "/") {
+		return false
 	}
-	return m, err
+	for part := range strings.SplitSeq(path, "/") {
+		if part == "" || part == "." || part == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+// side is a name in one of the views.
+type side struct {
+	st   unix.Stat_t
+	ok   bool
+	base bool // in a layer of the host
+	at   int  // which of the directory's places holds it; the number of these if none does
+	root int  // that place's layer
+	dir  int  // and descriptor
+}
+
+// find looks a name up in an open directory: the first place that has it decides.
+func (v *View) find(d *dir, name string, s *side) error {
+	s.at = len(d.fds)
+	for i, fd := range d.fds {
+		err := beneath.StatAt(fd, name, &s.st)
+		if beneath.Gone(err) {
+			continue
+		}
+		p := d.places[i]
+		if err != nil {
+			return v.roots[p.layer].Fail("stat", beneath.Join(p.path, name), err)
+		}
+		s.at, s.root, s.dir, s.base = i, p.layer, fd, v.layers[p.layer].Base
+		s.ok = !v.hides(s, name)
+		return nil
+	}
+	return nil
+}
+
+// hides reports a whiteout in either of its forms: a 0/0 character device, or an empty file with a mark.
+func (v *View) hides(s *side, name string) bool {
+	l := &v.layers[s.root]
+	if l.Plain {
+		return false
+	}
+	if !beneath.IsFile(&s.st) || s.st.Size != 0 {
+		return beneath.IsWhiteout(&s.st)
+	}
+	_, err := unix.Lgetxattr(beneath.ProcFD(s.dir)+"/"+name, l.mark()+"whiteout", nil)
+	return err == nil
 }

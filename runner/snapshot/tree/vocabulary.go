@@ -49,6 +49,9 @@ type Root struct {
 	// UserXattr says that overlayfs' marks in this layer are user.overlay.* and not trusted.overlay.*.
 	UserXattr bool
 
+	// Plain says that the directory is a whole tree and no overlay's layer: nothing in it is a mark.
+	Plain bool
+
 	Feature string // whose layer it is; "" for the workspace and its base layers
 	Layer   int    // its number, or a base layer's generation; 0 for the workspace
 }

@@ -2,22 +2,16 @@ package tree
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
-
-// The walk compares two views of the workspace by path. The old view is the base. The new view is what the sandbox
-// saw: overlayfs' merge of the upper layer with the base, whose directories may show another base directory than
-// that of their own name (a redirect, made by a rename) or none (opaque). Where a directory is merged with its own
-// place, only the names in the upper can differ; everywhere else all names of both views are compared.
 
 // detail is what promoting needs of a walk.
 type detail struct {
@@ -28,12 +22,14 @@ type detail struct {
 
 // Detail is the part of an Entry that is not for printing: for those who carry the change out.
 type Detail struct {
-	New, Old unix.Stat_t // zero where there is nothing
-	Sum      [32]byte    // of the new content
-	Xattrs   string      // of the new side: the user's, packed
-	Root     int         // the layer of the new view that holds the new side
-	Source   string      // and where in it
-	Conflict string      // reason
+	New, Old  unix.Stat_t // zero where there is nothing
+	Sum       [32]byte    // of the new content
+	Xattrs    string      // of the new side: the user's, packed
+	Root      int         // the layer of the new view that holds the new side
+	Source    string      // and where in it
+	OldRoot   int         // the layer of the old view that holds the old side
+	OldSource string      // and where in it
+	Conflict  string      // reason
 }
 
 // Source is where the new side lies: a layer of the new view, by its place in it, and a path in the layer.
@@ -47,25 +43,43 @@ func (e *Entry) Source() (root int, path string) {
 // Detail returns what Compare found out besides; nil in an entry that it did not make.
 func (e *Entry) Detail() *Detail { return e.detail }
 
-// marks is what overlayfs and the user wrote into a file's extended attributes.
-type marks struct {
-	opaque, origin, metacopy, redirected bool
-	redirect                             string
-	user                                 string // the user's, packed
+// Old describes the old side as it was seen; false when there was nothing.
+func (e *Entry) Old() (Seen, bool) {
+	if e.OldType == "" || e.detail == nil {
+		return Seen{}, false
+	}
+	return journal.See(&e.detail.Old), true
+}
+
+// Of reports whether Compare read the change from these views, in this process.
+func (c *Change) Of(old, now *View) bool {
+	return c != nil && c.detail != nil && c.detail.key == keyOf(old, now)
+}
+
+// Found returns the conflicts that Compare met and that belong to no entry.
+func (c *Change) Found() []Conflict { return c.detail.conflicts }
+
+// Linked returns, for each path of a group of hard links in the new view, the group's first path, changed or not.
+func (c *Change) Linked() map[string]string { return c.detail.linked }
+
+// keyOf tells the views apart that changes are read from.
+func keyOf(views ...*View) string {
+	var b strings.Builder
+	for _, v := range views {
+		for i, r := range v.layers {
+			fmt.Fprintf(&b, "%q %x\n", r.Path, v.ids[i])
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
 }
 
 // job is a directory that is in one of the views or in both.
 type job struct {
-	path  string
-	entry *Entry // of the directory itself, when it is in the new view; completed by decideDir
-	upper bool   // it is in the upper layer
+	path     string
+	entry    *Entry // of the directory itself, when it is in the new view; completed by decideDir
+	now, old *seat  // nil: not a directory in that view
 
-	// lower is the base directory whose names show through, if merged. For one in the upper it is where the
-	// parent's says, before its own marks were read.
-	lower  string
-	merged bool
-
-	old    bool // the base has a directory at path, too
 	lonely bool // it is new, in a directory that others changed: they may have removed what was there
 	stale  bool // a directory above it in the base is hidden from the sandbox and was changed by others
 
@@ -73,37 +87,39 @@ type job struct {
 	names []string
 }
 
-// parts are the open directories that a job's names are looked up in; -1 is none.
+// seat is a directory that is still to be resolved.
+type seat struct {
+	above []place // nil: the root of the view
+	name  string
+}
+
+// parts are the open directories that a job's names are looked up in.
 type parts struct {
-	upper, lower, old int
-	touched           bool // by others: the old directory's ctime is not before the start
-	users             atomic.Int32
+	now, old *dir // empty: none
+	tail     int  // how many of their last places are the same
+	touched  bool // by others: the old directory's ctime is not before the start
+	users    atomic.Int32
 }
 
 func (p *parts) release() {
 	if p.users.Add(-1) > 0 {
 		return
 	}
-	for _, fd := range []int{p.upper, p.lower, p.old} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
-	}
+	p.now.close()
+	p.old.close()
 }
 
-// inPlace reports that the directory shows its own place in the base and is in the upper.
-func (j *job) inPlace() bool { return j.upper && j.merged && j.lower == j.path }
+// inPlace reports that the new directory shows everything of the old one, below something of its own.
+func (p *parts) inPlace() bool { return p.tail == len(p.old.places) && len(p.now.places) > p.tail }
 
 // batch is how many names of a large directory one worker compares at once.
 const batch = 256
 
 type walk struct {
-	upper, base *beneath.Root
-	mark        string // prefix of overlayfs' attributes
-	start       time.Time
-	touched     map[string]journal.Seen
-	rootMode    uint32
-	rootXattr   string
+	CompareOptions
+	now, old *View
+	common   int // how many of the last layers of both are the same
+	sums     []Sums
 
 	mu      sync.Mutex
 	wake    sync.Cond
@@ -119,46 +135,54 @@ type found struct {
 	entries   []Entry
 	conflicts []Conflict
 	orphans   []orphan
-	twins     []Entry             // in the upper with several links, and otherwise no different from the base
-	same      []string            // in the upper, but as in the base
-	links     map[uint64][]string // what has several links in the upper, by inode
+	twins     []Entry              // in a feature's layer with several links, and otherwise no different
+	same      []string             // in a feature's layer, but as in the base
+	links     map[linkKey][]string // what has several links
+}
+
+// linkKey is a file of a layer of the new view.
+type linkKey struct {
+	root int
+	ino  uint64
 }
 
 // orphan is a copy of a base object, no directory, that is not at its path any more: the feature renamed it, or others
 // removed it.
 type orphan struct{ path, origin string }
 
-// Compare reads what became of old in new. Entries, counts and digest are exact when nobody writes to either;
+// Compare reads what became of old in now. Entries, counts and digest are exact when nobody writes to either;
 // otherwise they are what was met. Errors name the path.
 func Compare(ctx context.Context, old, now *View, o CompareOptions) (*Change, error) {
-	if len(now.roots) != 2 || len(old.roots) != 1 {
-		return nil, errors.ErrUnsupported
+	k := &walk{CompareOptions: o, now: now, old: old, sums: make([]Sums, len(now.layers))}
+	for n := 1; n <= min(len(now.layers), len(old.layers)); n++ {
+		a, b := len(now.layers)-n, len(old.layers)-n
+		if now.ids[a] != old.ids[b] {
+			break
+		}
+		k.common = n
 	}
-	k := &walk{
-		upper: now.roots[0], base: old.roots[0], mark: now.layers[0].mark(), start: o.Since,
-		rootMode: o.RootMode, rootXattr: string(o.RootXattr), touched: o.Touched,
+	for i := range k.sums {
+		if o.Sums != nil {
+			k.sums[i] = o.Sums(i)
+		}
 	}
 	k.wake.L = &k.mu
 	all, err := k.run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c, err := gather(k, all)
-	if err == nil {
-		c.detail.key = keyOf(old, now)
-	}
-	return c, err
+	return k.gather(all)
 }
 
 // run compares everything, from the root on, on two workers or more.
 func (k *walk) run(ctx context.Context) ([]*found, error) {
 	stop := context.AfterFunc(ctx, func() { k.fail(context.Cause(ctx)) })
 	defer stop()
-	k.push(&job{upper: true, merged: true, old: true, entry: &Entry{Path: "."}})
+	k.push(&job{now: &seat{}, old: &seat{}, entry: &Entry{Path: "."}})
 	all := make([]*found, max(2, min(4, runtime.GOMAXPROCS(0))))
 	var group sync.WaitGroup
 	for i := range all {
-		f := &found{walk: k, links: map[uint64][]string{}, buf: make([]byte, small), buf2: make([]byte, small)}
+		f := &found{walk: k, links: map[linkKey][]string{}, buf: make([]byte, small), buf2: make([]byte, small)}
 		all[i] = f
 		group.Go(f.work)
 	}
