@@ -167,6 +167,12 @@ func (b *Book) seal(r snapshot.Record, id Identity) error {
 	return b.writeRecord(r, id)
 }
 
+// SealLayer marks a layer as sealed for no checkpoint of its own: one that a squash made. Its number counts as given from
+// the next Commit on.
+func (b *Book) SealLayer(n int) error {
+	return b.write(filepath.Join(LayersDir, strconv.Itoa(n), LayerFile), layerFile{})
+}
+
 func (b *Book) writeRecord(r snapshot.Record, id Identity) error {
 	name := filepath.Join(CheckpointsDir, r.ID+".json")
 	err := b.write(name, recordFile{r, id})

@@ -177,3 +177,11 @@ func (l *layers) take() (int, error) {
 func (l *layers) discard(n int) error {
 	return snapshot.Remove(context.Background(), l.book.Layer(n))
 }
+
+// empty removes what is in a directory of ours.
+func (l *layers) empty(ctx context.Context, dir string) error {
+	if err := snapshot.Remove(ctx, dir); err != nil {
+		return err
+	}
+	return os.Mkdir(dir, 0o700)
+}

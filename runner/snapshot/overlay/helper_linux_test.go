@@ -261,3 +261,15 @@ func (b *box) state() string {
 	}
 	return out
 }
+
+// sealLive seals as if processes held the workspace.
+func (b *box) sealLive(id string, mapped ...string) snapshot.Sealed {
+	b.Helper()
+	s, err := b.l.Seal(context.Background(), snapshot.SealOptions{ID: id, Live: &snapshot.Live{
+		Pause: func(context.Context) (snapshot.Paused, error) {
+			return snapshot.Paused{Mapped: mapped, Resume: func() error { return nil }}, nil
+		},
+	}})
+	must(b, err)
+	return s
+}

@@ -40,9 +40,17 @@ func (l *layers) Seal(ctx context.Context, o snapshot.SealOptions) (snapshot.Sea
 // record begins the record of a checkpoint of the current line.
 func (l *layers) record(o snapshot.SealOptions, s *book.State) snapshot.Record {
 	return snapshot.Record{
-		ID: o.ID, Parent: s.Head, Feature: s.Feature, Created: time.Now().UTC(), Meta: o.Meta,
+		ID: o.ID, Parent: l.meant(s.Head), Feature: s.Feature, Created: time.Now().UTC(), Meta: o.Meta,
 		Generation: s.Generation, Origin: s.Origin, Bare: s.Bare,
 	}
+}
+
+// meant returns the checkpoint that an id means.
+func (l *layers) meant(id string) string {
+	if r, err := l.book.Record(id); err == nil && r.AliasOf != "" {
+		return r.AliasOf
+	}
+	return id
 }
 
 // sealNothing makes a checkpoint of a state that is its parent's: an alias, or a checkpoint of the base.
@@ -51,7 +59,7 @@ func (l *layers) sealNothing(o snapshot.SealOptions, s *book.State) (snapshot.Se
 	r.Stack = l.ground(s)
 	r.Depth = len(r.Stack)
 	if s.Head != "" {
-		r.AliasOf = s.Head
+		r.AliasOf = r.Parent
 		return snapshot.Sealed{Record: r, Alias: true}, l.book.Add(r)
 	}
 	next := *s

@@ -1,0 +1,253 @@
+package overlay
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/book"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+)
+
+// Drop forgets checkpoints.
+func (l *layers) Drop(_ context.Context, ids ...string) error {
+	unlock, err := l.write()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return l.book.Drop(ids...)
+}
+
+// Collect frees what nobody needs.
+func (l *layers) Collect(ctx context.Context, needed []snapshot.LayerRef) (freed int64, err error) {
+	gone, err := l.garbage(needed)
+	if err != nil {
+		return 0, err
+	}
+	// Without the lock: a number is never given again, and who does not refer to a layer now never will.
+	for _, n := range gone {
+		used, err := measure(ctx, l.book.Layer(n))
+		if err == nil {
+			err = snapshot.Remove(ctx, l.book.Layer(n))
+		}
+		if err != nil {
+			return freed, err
+		}
+		freed += used.bytes
+		book.Step("removed layer")
+		l.sizes.Delete(n)
+		l.contents.Delete(n)
+	}
+	return freed, l.trim(ctx)
+}
+
+func (l *layers) garbage(needed []snapshot.LayerRef) ([]int, error) {
+	unlock, err := l.write()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := l.book.Sweep(); err != nil {
+		return nil, err
+	}
+	gone, err := l.book.Garbage(needed)
+	return slices.DeleteFunc(gone, func(n int) bool { return n == l.spare || l.busy[n] }), err
+}
+
+// Sync makes what is sealed durable, and does what the next seal would otherwise have to wait for: it makes the next layer
+// and removes the scratch directories of the sealed ones, which take inodes.
+func (l *layers) Sync(ctx context.Context) error {
+	if err := l.trim(ctx); err != nil {
+		return err
+	}
+	if err := l.spareLayer(); err != nil {
+		return err
+	}
+	return l.sync()
+}
+
+// spareLayer makes the layer that the next seal will need.
+func (l *layers) spareLayer() error {
+	unlock, err := l.write()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if l.spare == 0 {
+		l.spare, err = l.take()
+	}
+	return err
+}
+
+// trim removes the scratch directories of layers that were sealed since the last time. Their mounts are gone, or going and
+// will never write again.
+func (l *layers) trim(ctx context.Context) error {
+	unlock, err := l.write()
+	if err != nil {
+		return err
+	}
+	done := l.untrimmed
+	l.untrimmed = nil
+	unlock()
+	for _, n := range done {
+		for _, work := range []string{"ww", "hw"} {
+			if err := snapshot.Remove(ctx, filepath.Join(l.book.Layer(n), work)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sync makes the feature's files durable.
+func (l *layers) sync() error {
+	r, err := beneath.OpenRoot(l.dir)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if err := unix.Syncfs(r.FD); err != nil {
+		return r.Fail("syncfs", ".", err)
+	}
+	return nil
+}
+
+// usage is what a directory takes, with everything below.
+type usage struct {
+	bytes  int64 // allocated
+	inodes int64
+}
+
+// measure adds up a tree of ours.
+func measure(ctx context.Context, dir string) (usage, error) {
+	r, err := beneath.OpenRoot(dir)
+	if err != nil {
+		return usage{}, err
+	}
+	defer r.Close()
+	r.Ours = true
+	m := measurer{root: r, links: map[uint64]bool{}, buf: make([]byte, 64<<10)}
+	for todo := []string{""}; len(todo) > 0; {
+		path := todo[len(todo)-1]
+		if ctx.Err() != nil {
+			return m.used, context.Cause(ctx)
+		}
+		more, err := m.dir(path)
+		if err != nil && !beneath.Gone(err) {
+			return m.used, r.Fail("measure", path, err)
+		}
+		todo = append(todo[:len(todo)-1], more...)
+	}
+	return m.used, nil
+}
+
+type measurer struct {
+	root  *beneath.Root
+	links map[uint64]bool
+	buf   []byte
+	used  usage
+}
+
+// dir counts a directory and what is in it, and returns the directories among that.
+func (m *measurer) dir(path string) (below []string, err error) {
+	fd, err := m.root.Open(path, beneath.ReadDir)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	m.add(&st)
+	names, err := beneath.ReadNames(fd, m.buf, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		if err := beneath.StatAt(fd, name, &st); beneath.Gone(err) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		if beneath.IsDir(&st) {
+			below = append(below, beneath.Join(path, name))
+			continue
+		}
+		m.add(&st)
+	}
+	return below, nil
+}
+
+func (m *measurer) add(st *unix.Stat_t) {
+	if !beneath.IsDir(st) && st.Nlink > 1 {
+		if m.links[st.Ino] {
+			return
+		}
+		m.links[st.Ino] = true
+	}
+	m.used.bytes += st.Blocks * 512
+	m.used.inodes++
+}
+
+// size measures a sealed layer, once.
+func (l *layers) size(ctx context.Context, n int) (usage, error) {
+	if known, ok := l.sizes.Load(n); ok {
+		return known.(usage), nil
+	}
+	used, err := measure(ctx, l.book.Layer(n))
+	if err == nil {
+		l.sizes.Store(n, used)
+	}
+	return used, err
+}
+
+// Usage adds up what the feature's directory takes.
+func (l *layers) Usage(ctx context.Context) (snapshot.Usage, error) {
+	all, err := l.book.Records()
+	if err != nil {
+		return snapshot.Usage{}, err
+	}
+	numbers, err := l.book.Numbers()
+	if err != nil {
+		return snapshot.Usage{}, err
+	}
+	s := l.book.State()
+	u := snapshot.Usage{Layers: len(numbers), Checkpoints: len(all), ByCheckpoint: map[string]int64{}}
+	users := map[int][]string{}
+	for i := range all {
+		for _, ref := range all[i].Stack {
+			if ref.Feature == s.Feature {
+				users[ref.Layer] = append(users[ref.Layer], all[i].ID)
+			}
+		}
+		u.ByCheckpoint[all[i].ID] = 0
+	}
+	for _, ref := range s.Lower {
+		if ref.Feature == s.Feature {
+			users[ref.Layer] = append(users[ref.Layer], snapshot.Current)
+		}
+	}
+	for _, n := range numbers {
+		if n == s.Current {
+			continue
+		}
+		used, err := l.size(ctx, n)
+		if err != nil {
+			return u, err
+		}
+		u.Bytes += used.bytes
+		u.Inodes += used.inodes
+		if list := users[n]; len(list) == 1 && list[0] != snapshot.Current {
+			u.ByCheckpoint[list[0]] += used.bytes
+		}
+	}
+	used, err := measure(ctx, l.book.Layer(s.Current))
+	u.Bytes += used.bytes
+	u.Inodes += used.inodes
+	return u, err
+}
