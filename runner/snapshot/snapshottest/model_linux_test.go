@@ -29,6 +29,7 @@ func modelRun(t *testing.T, seed uint64) {
 	g := &gen{Rand: rand.New(rand.NewPCG(7, seed)), root: os.Geteuid() == 0}
 	must(t, os.MkdirAll(dir+"/ws", 0o755))
 	for range 80 {
+		g.look(dir + "/ws")
 		_ = (&site{root: dir + "/ws"}).run(g.action())
 	}
 	m := &model{root: dir + "/model", links: true}
@@ -52,6 +53,7 @@ func modelRun(t *testing.T, seed uint64) {
 			must(t, m.mounted())
 		}
 		for i := range 120 {
+			g.look(m.tree(0))
 			a := g.action()
 			log = append(log, fmt.Sprintf("%q", a.text))
 			if err := m.apply(mounted.Workspace, 0, a); err != nil {

@@ -202,7 +202,7 @@ func (r *random) drop(p *player) {
 	p.order = slices.Delete(p.order, i, i+1)
 	delete(p.points, id)
 	var needed []snapshot.LayerRef
-	for other := range r.dirs {
+	for other := range r.world.dirs {
 		if other == p.id {
 			continue
 		}

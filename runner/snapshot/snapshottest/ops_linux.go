@@ -100,8 +100,10 @@ func withFile(flags int, use func(fd int) error) func(full string) error {
 // gen makes random actions.
 type gen struct {
 	*rand.Rand
-	root bool // may do what only root may
-	n    int
+	root  bool // may do what only root may
+	n     int
+	dirs  []string // that there are, "." first
+	files []string // and what is no directory
 }
 
 var names = []string{"a", "b", "c", "d", "e", "ü", "sp ace", "new\nline", "-x", "%3D=", "a,b:c", `back\slash`, "\xff\xfe"}
@@ -113,12 +115,71 @@ func (g *gen) name() string {
 	return names[g.IntN(5)]
 }
 
-func (g *gen) path() string {
-	parts := make([]string, 1+g.IntN(4)*g.IntN(2)+g.IntN(2))
-	for i := range parts {
-		parts[i] = g.name()
+// look notes what there is, so that most actions find something to do.
+func (g *gen) look(root string) {
+	g.dirs, g.files = []string{"."}, nil
+	_ = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err != nil || path == root {
+			return err
+		}
+		path = path[len(root)+1:]
+		if d.IsDir() {
+			g.dirs = append(g.dirs, path)
+		} else {
+			g.files = append(g.files, path)
+		}
+		return nil
+	})
+}
+
+// file is most often something that is there and no directory.
+func (g *gen) file() string {
+	if len(g.files) == 0 || g.IntN(10) == 0 {
+		return g.fresh()
 	}
-	return strings.Join(parts, "/")
+	return g.files[g.IntN(len(g.files))]
+}
+
+// path is anything that is there, most often.
+func (g *gen) path() string {
+	if len(g.dirs) < 2 || g.IntN(3) > 0 {
+		return g.file()
+	}
+	return g.dirs[1+g.IntN(len(g.dirs)-1)]
+}
+
+// deep is a path that not much lies below.
+func (g *gen) deep() string {
+	p := g.path()
+	for range 3 {
+		if q := g.path(); strings.Count(q, "/") > strings.Count(p, "/") {
+			p = q
+		}
+	}
+	return p
+}
+
+// fresh is a name in a directory, most often a new one.
+func (g *gen) fresh() string {
+	if g.IntN(15) == 0 && len(g.files) > 0 { // below what is no directory, or a link
+		return g.files[g.IntN(len(g.files))] + "/" + g.name()
+	}
+	dir := "."
+	if len(g.dirs) > 0 {
+		dir = g.dirs[g.IntN(len(g.dirs))]
+	}
+	if strings.Count(dir, "/") > 4 {
+		dir = "."
+	}
+	return filepath.Join(dir, g.name())
+}
+
+// either is new or old.
+func (g *gen) either() string {
+	if g.IntN(2) == 0 {
+		return g.fresh()
+	}
+	return g.path()
 }
 
 // content is random, of a random length, now and then with blocks of zeros.
@@ -140,33 +201,33 @@ type operation struct {
 // operations are what the property test does to a tree.
 var operations = []operation{
 	{"write", 20, func(g *gen) action {
-		p, b := g.path(), g.content()
+		p, b := g.either(), g.content()
 		return action{p, []string{p}, on(p, withFile(unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC, writeAll(b, 0)))}
 	}},
 	{"append", 8, func(g *gen) action {
-		p, b := g.path(), g.content()
+		p, b := g.file(), g.content()
 		return action{p, []string{p}, on(p, withFile(unix.O_WRONLY|unix.O_APPEND, writeAll(b, -1)))}
 	}},
 	{"overwrite", 5, func(g *gen) action {
-		p, b, off := g.path(), g.content(), int64(g.IntN(100))
+		p, b, off := g.file(), g.content(), int64(g.IntN(100))
 		return action{p, []string{p}, on(p, withFile(unix.O_RDWR, writeAll(b, off)))}
 	}},
 	{"truncate", 5, func(g *gen) action {
-		p, n := g.path(), int64(g.IntN(300))
+		p, n := g.file(), int64(g.IntN(300))
 		return action{p, []string{p}, on(p, withFile(unix.O_WRONLY, func(fd int) error { return unix.Ftruncate(fd, n) }))}
 	}},
 	{"sparse", 3, func(g *gen) action {
-		p, b, off := g.path(), g.content(), int64(1+g.IntN(64))<<16
+		p, b, off := g.either(), g.content(), int64(1+g.IntN(64))<<16
 		return action{p, []string{p}, on(p, withFile(unix.O_CREAT|unix.O_WRONLY, writeAll(b, off)))}
 	}},
 	{"punch", 2, func(g *gen) action {
-		p, off := g.path(), int64(g.IntN(4))<<12
+		p, off := g.file(), int64(g.IntN(4))<<12
 		return action{p, []string{p}, on(p, withFile(unix.O_RDWR, func(fd int) error {
 			return unix.Fallocate(fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, 8192)
 		}))}
 	}},
 	{"replace", 6, func(g *gen) action {
-		p, tmp, b := g.path(), fmt.Sprintf("tmp%d", g.n), g.content()
+		p, tmp, b := g.either(), fmt.Sprintf("tmp%d", g.n), g.content()
 		return action{p, nil, onTwo(tmp, p, func(tmp, full string) error {
 			if err := os.WriteFile(tmp, b, 0o644); err != nil {
 				return err
@@ -178,35 +239,35 @@ var operations = []operation{
 		})}
 	}},
 	{"rename", 12, func(g *gen) action {
-		a, b := g.path(), g.path()
-		return action{a + " to " + b, []string{a}, onTwo(a, b, unix.Rename)}
+		a, b := g.path(), g.either()
+		return action{a + " to " + b, moved(a, b, a), onTwo(a, b, unix.Rename)}
 	}},
 	{"exchange", 4, func(g *gen) action {
 		a, b := g.path(), g.path()
-		return action{a + " and " + b, []string{a, b}, onTwo(a, b, func(a, b string) error {
+		return action{a + " and " + b, moved(a, b, a, b), onTwo(a, b, func(a, b string) error {
 			return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 		})}
 	}},
 	{"mkdir", 12, func(g *gen) action {
-		p := g.path()
+		p := g.fresh()
 		return action{p, nil, on(p, func(full string) error { return unix.Mkdir(full, 0o755) })}
 	}},
 	{"remove", 4, func(g *gen) action {
-		p := g.path()
+		p := g.deep()
 		return action{p, nil, on(p, removeTree)}
 	}},
 	{"unlink", 5, func(g *gen) action {
-		p := g.path()
+		p := g.file()
 		return action{p, nil, on(p, unix.Unlink)}
 	}},
 	{"link", 7, func(g *gen) action {
-		a, b := g.path(), g.path()
+		a, b := g.file(), g.fresh()
 		return action{a + " as " + b, []string{a}, onTwo(a, b, func(a, b string) error {
 			return unix.Linkat(unix.AT_FDCWD, a, unix.AT_FDCWD, b, 0)
 		})}
 	}},
 	{"symlink", 5, func(g *gen) action {
-		p, target := g.path(), []string{"a", "b/c", "nowhere", "/etc/passwd", "../../../../tmp", "\xff"}[g.IntN(6)]
+		p, target := g.fresh(), []string{"a", "b/c", "nowhere", "/etc/passwd", "../../../../tmp", "\xff"}[g.IntN(6)]
 		return action{p + " -> " + target, nil, on(p, func(full string) error { return unix.Symlink(target, full) })}
 	}},
 	{"chmod", 6, func(g *gen) action {
@@ -233,15 +294,15 @@ var operations = []operation{
 		return action{p + " " + name, []string{p}, on(p, func(full string) error { return unix.Lsetxattr(full, name, value, 0) })}
 	}},
 	{"mkfifo", 3, func(g *gen) action {
-		p := g.path()
+		p := g.fresh()
 		return action{p, nil, on(p, func(full string) error { return unix.Mkfifo(full, 0o640) })}
 	}},
 	{"socket", 2, func(g *gen) action {
-		p := g.path()
+		p := g.fresh()
 		return action{p, nil, on(p, bindSocket)}
 	}},
 	{"retype", 6, func(g *gen) action {
-		p, kind := g.path(), g.IntN(4)
+		p, kind := g.deep(), g.IntN(4)
 		return action{fmt.Sprint(p, " as ", kind), nil, on(p, func(full string) error {
 			if err := removeTree(full); err != nil {
 				return err
@@ -262,6 +323,14 @@ var operations = []operation{
 	}},
 }
 
+// moved are the paths that a rename writes to: none, if it is one to itself.
+func moved(a, b string, paths ...string) []string {
+	if a == b {
+		return nil
+	}
+	return paths
+}
+
 // action makes one of a random sort.
 func (g *gen) action() action {
 	total := 0
@@ -270,6 +339,10 @@ func (g *gen) action() action {
 	}
 	n := g.IntN(total)
 	g.n++
+	if len(g.dirs)+len(g.files) > 120 && g.IntN(4) == 0 { // keep it small
+		p := g.path()
+		return action{"remove " + p, nil, on(p, removeTree)}
+	}
 	for _, o := range operations {
 		if n -= o.weight; n < 0 {
 			a := o.make(g)
