@@ -134,7 +134,6 @@ var moves = []struct {
 	{"reopen", 10, func(_ *random, p *player) {
 		before := p.view()
 		p.reopen()
-		must(p, p.model.mounted())
 		p.wantView(before, "after opening it again")
 	}},
 	{"change", 10, (*random).changeOf},
