@@ -251,6 +251,7 @@ type ExportOptions struct {
 // ImportOptions say what is expected of an archive.
 type ImportOptions struct {
 	ID       string // of the new checkpoint
+	Home     bool   // the archive is of HOME
 	Digest   string // that the uncompressed archive must have, sha256:HEX; "" does not check
 	Meta     json.RawMessage
 	MaxBytes int64 // more is refused; 0: 1 GiB

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -200,6 +201,64 @@ func open(o snapshot.OpenOptions) (*layers, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// Repair makes a damaged feature usable as far as that goes, and names everything that cannot be used. A state that cannot be
+// read is made anew on the newest checkpoint that can; what was not sealed is lost with it. Checkpoints that are named
+// can be dropped; the others are as they were. It can be repeated.
+func Repair(_ context.Context, o snapshot.OpenOptions) ([]snapshot.DamageError, error) {
+	o.ReadOnly = false
+	var found []snapshot.DamageError
+	l, err := open(o)
+	if damage := (*snapshot.DamageError)(nil); errors.As(err, &damage) {
+		found = append(found, *damage)
+		if l, err = restore(o); err != nil {
+			return found, err
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := l.recover(); err != nil {
+		return found, err
+	}
+	more, err := l.book.Repair()
+	if err != nil {
+		return found, err
+	}
+	found = append(found, more...)
+	all, err := l.Records()
+	for i := range all { // those that need what is not this feature's
+		r := &all[i]
+		named := slices.ContainsFunc(found, func(e snapshot.DamageError) bool { return e.ID == r.ID })
+		if r.Damaged != "" && !named {
+			found = append(found, snapshot.DamageError{Path: l.dir, ID: r.ID, Err: errors.New(r.Damaged)})
+		}
+	}
+	return found, err
+}
+
+// restore opens a feature whose state is lost.
+func restore(o snapshot.OpenOptions) (*layers, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	_, err = book.Restore(dir, func(b *book.Book) error {
+		s := b.State()
+		l := &layers{dir: dir, feature: s.Feature, book: b, find: o.Resolve, foreign: map[string]string{}}
+		if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
+			return err
+		}
+		if err := l.make(b.Layer(s.Current)); err != nil {
+			return err
+		}
+		return l.dress(&s, s.Current)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return open(o)
 }
 
 // recover finishes what was cut short.

@@ -72,8 +72,12 @@ func (l *layers) parent(r *snapshot.Record) (p place, named bool) {
 }
 
 func (l *layers) compareAll(ctx context.Context, a, b *place, part string, strict bool) (c *snapshot.Change, err error) {
+	ids, err := l.ids()
+	if err != nil {
+		return nil, err
+	}
 	err = l.with(a, b, part, func(old, now *tree.View) (err error) {
-		o := tree.CompareOptions{Strict: strict, Sums: l.sums(now)}
+		o := tree.CompareOptions{Strict: strict, Sums: l.sums(now), Map: ids.fromBase}
 		if part == "h" {
 			o.Sums = nil
 		}

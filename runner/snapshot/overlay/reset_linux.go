@@ -94,14 +94,13 @@ func (l *layers) restore(ctx context.Context, s *book.State, to, onto *place, ma
 		return nil, err
 	}
 	defer over.Close()
+	ids, err := l.ids()
+	if err != nil {
+		return nil, err
+	}
 	return tree.Restore(ctx, from, over, l.book.Layer(s.Current)+"/w", tree.RestoreOptions{
-		Match: match, Owner: s.Owner, UserXattr: s.UserXattr, Map: l.mapIDs(s),
+		Match: match, Owner: s.Owner, UserXattr: s.UserXattr, Map: ids.fromBase,
 	})
-}
-
-// mapIDs translates the workspace's ids to those that the feature's layers hold.
-func (l *layers) mapIDs(s *book.State) func(uid, gid uint32) (uint32, uint32) {
-	return func(uint32, uint32) (uint32, uint32) { return s.Owner.UID, s.Owner.GID }
 }
 
 // preview fills in what Reset would change: nothing is written.

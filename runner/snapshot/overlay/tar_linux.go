@@ -3,15 +3,223 @@ package overlay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/book"
+	"github.com/caisson-dev/caisson/runner/snapshot/layertar"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
-func (l *layers) Export(ctx context.Context, id string, w io.Writer, o snapshot.ExportOptions) (digest string, err error) {
-	return "", errors.ErrUnsupported
+// idMap translates ids. A feature's layers hold the ids of its lineage's range, the workspace the host's, with its owner in
+// the place of the sandbox's user (isolation.MapOwner); archives hold what the sandbox sees.
+type idMap struct {
+	none  bool // everything has the host's ids
+	first snapshot.Owner
+	owner snapshot.Owner // of the workspace
 }
 
+const (
+	insideID = 1000  // the sandbox's user
+	rangeIDs = 65536 // of a lineage
+	nobody   = 65534
+)
+
+// ids finds a feature's translation: its owner is the sandbox's user.
+func (l *layers) ids() (idMap, error) {
+	s := l.book.State()
+	var st unix.Stat_t
+	if err := unix.Stat(s.Workspace, &st); err != nil {
+		return idMap{}, &fs.PathError{Op: "stat", Path: s.Workspace, Err: err}
+	}
+	m := idMap{owner: snapshot.Owner{UID: st.Uid, GID: st.Gid}}
+	if m.none = s.Owner.UID < rangeIDs || s.Owner.GID < rangeIDs || s.UserXattr; !m.none {
+		m.first = snapshot.Owner{UID: s.Owner.UID - insideID, GID: s.Owner.GID - insideID}
+	}
+	return m, nil
+}
+
+// fromBase gives the workspace's ids as the feature's layers would hold them.
+func (m idMap) fromBase(uid, gid uint32) (uint32, uint32) {
+	if m.none {
+		return uid, gid
+	}
+	return m.toLayer(swap(uid, m.owner.UID), swap(gid, m.owner.GID))
+}
+
+// toLayer gives an archive's ids as the feature's layers would hold them.
+func (m idMap) toLayer(uid, gid uint32) (uint32, uint32) {
+	if m.none {
+		return uid, gid
+	}
+	return m.first.UID + inRange(uid), m.first.GID + inRange(gid)
+}
+
+// inside gives a layer's ids as the sandbox sees them.
+func (m idMap) inside(uid, gid uint32) (uint32, uint32) {
+	if m.none {
+		return uid, gid
+	}
+	return inRange(uid - m.first.UID), inRange(gid - m.first.GID)
+}
+
+// baseInside gives the workspace's ids as the sandbox sees them.
+func (m idMap) baseInside(uid, gid uint32) (uint32, uint32) {
+	return m.inside(m.fromBase(uid, gid))
+}
+
+func swap(id, owner uint32) uint32 {
+	switch id {
+	case owner:
+		return insideID
+	case insideID:
+		return owner
+	}
+	return id
+}
+
+func inRange(id uint32) uint32 {
+	if id >= rangeIDs {
+		return nobody
+	}
+	return id
+}
+
+// Export writes a checkpoint as an OCI layer.
+func (l *layers) Export(ctx context.Context, id string, w io.Writer, o snapshot.ExportOptions) (digest string, err error) {
+	p, err := l.at(id)
+	if err != nil {
+		return "", err
+	}
+	ids, err := l.ids()
+	if err != nil {
+		return "", err
+	}
+	part := parts[0].name
+	if o.Home {
+		part = parts[1].name
+	}
+	now, err := l.view(&p, part)
+	if err != nil {
+		return "", err
+	}
+	defer now.Close()
+	var old *tree.View
+	if !o.Full {
+		below, err := l.below(id, &p)
+		if err != nil {
+			return "", err
+		}
+		if old, err = l.view(&below, part); err != nil {
+			return "", err
+		}
+		defer old.Close()
+	}
+	s := l.book.State()
+	result, err := layertar.Write(ctx, old, now, w, layertar.Options{
+		Zstd: o.Zstd, UserXattr: s.UserXattr, IDs: ids.inside, BaseIDs: ids.baseInside,
+	})
+	return result.Digest, err
+}
+
+// below is what an export is written against: the parent, or the base.
+func (l *layers) below(id string, p *place) (place, error) {
+	if p.id == "" {
+		return place{generation: p.generation, origin: p.origin}, nil
+	}
+	r, err := l.book.Record(id)
+	if err != nil {
+		return place{}, err
+	}
+	parent, _ := l.parent(&r)
+	return parent, nil
+}
+
+// Import makes a checkpoint of an archive.
 func (l *layers) Import(ctx context.Context, r io.Reader, o snapshot.ImportOptions) (snapshot.Record, error) {
-	return snapshot.Record{}, errors.ErrUnsupported
+	if err := book.CheckID(o.ID); err != nil {
+		return snapshot.Record{}, err
+	}
+	n, err := l.reserve()
+	if err != nil {
+		return snapshot.Record{}, err
+	}
+	record, err := l.readTar(ctx, r, o, n)
+	l.mu.Lock()
+	delete(l.busy, n)
+	l.mu.Unlock()
+	if err != nil {
+		return snapshot.Record{}, errors.Join(err, l.discard(n))
+	}
+	return record, nil
+}
+
+// readTar fills layer n and makes it a checkpoint's.
+func (l *layers) readTar(ctx context.Context, r io.Reader, o snapshot.ImportOptions, n int) (snapshot.Record, error) {
+	s := l.book.State()
+	rec := snapshot.Record{
+		ID: o.ID, Parent: l.meant(s.Head), Feature: s.Feature, Created: time.Now().UTC(), Meta: o.Meta,
+		Generation: s.Generation, Origin: s.Origin, Bare: s.Bare, Layer: n,
+	}
+	below := place{generation: s.Generation, origin: s.Origin, bare: s.Bare}
+	if s.Head != "" {
+		var err error
+		if below, err = l.at(s.Head); err != nil {
+			return rec, err
+		}
+	}
+	fresh := s
+	fresh.Lower = below.stack
+	if err := l.dress(&fresh, n); err != nil {
+		return rec, err
+	}
+	result, err := l.unpack(ctx, r, o, n, &below)
+	if err != nil {
+		return rec, err
+	}
+	if o.Digest != "" && o.Digest != result.Digest {
+		return rec, fmt.Errorf("the archive has digest %s, not %s", result.Digest, o.Digest)
+	}
+	rec.Stack = append([]snapshot.LayerRef{{Feature: s.Feature, Layer: n}}, below.stack...)
+	if result.Full && !o.Home {
+		rec.Parent, rec.Bare, rec.Stack = "", true, rec.Stack[:1]
+	}
+	if rec.Depth = len(rec.Stack); rec.Depth > maxDepth {
+		return rec, fmt.Errorf("%w: %d; squash first", snapshot.ErrDepth, rec.Depth)
+	}
+	unlock, err := l.write()
+	if err != nil {
+		return rec, err
+	}
+	defer unlock()
+	if _, err := l.book.Record(o.ID); !errors.Is(err, snapshot.ErrCheckpoint) {
+		return rec, fmt.Errorf("checkpoint %s: %w", o.ID, fs.ErrExist)
+	}
+	l.untrimmed = append(l.untrimmed, n)
+	return rec, l.commit(l.book.State(), rec)
+}
+
+// unpack reads the archive into its part of layer n.
+func (l *layers) unpack(ctx context.Context, r io.Reader, o snapshot.ImportOptions, n int, below *place) (layertar.Result, error) {
+	part := parts[0].name
+	if o.Home {
+		part = parts[1].name
+	}
+	ids, err := l.ids()
+	if err != nil {
+		return layertar.Result{}, err
+	}
+	under, err := l.view(below, part)
+	if err != nil {
+		return layertar.Result{}, err
+	}
+	defer under.Close()
+	return layertar.Read(ctx, r, l.book.Layer(n)+"/"+part, layertar.Options{
+		UserXattr: l.book.State().UserXattr, IDs: ids.toLayer, MaxBytes: o.MaxBytes, Below: under,
+	})
 }
