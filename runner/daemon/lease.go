@@ -1,0 +1,77 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/caisson-dev/caisson/runner"
+)
+
+// lease is how long a live feature may stay.
+type lease struct {
+	since     time.Time // it has been live
+	ttl, idle time.Duration
+}
+
+// reap stops features whose time is over, and says when to look again; 0 is when something happens.
+func (s *Server) reap(ctx context.Context) time.Duration {
+	var next time.Duration
+	live := map[string]*lease{}
+	for _, id := range s.opt.Supervisor.Live() {
+		left, known := s.remaining(ctx, id)
+		switch {
+		case !known:
+			continue
+		case left <= 0:
+			s.logf("feature %s: its time is over", id)
+			if err := s.opt.Supervisor.Stop(ctx, []string{id}, runner.StopOptions{Grace: stopGrace, Seal: true}); err != nil {
+				s.logf("feature %s: stopping it: %v", id, err)
+				left = time.Minute // and then again
+			}
+		}
+		if left > 0 && left < forever && (next == 0 || left < next) {
+			next = left
+		}
+		live[id] = s.features[id]
+	}
+	s.features = live
+	return next
+}
+
+// forever is what remains of a feature without an end.
+const forever time.Duration = 1<<63 - 1
+
+// remaining is how long a feature may still be live. Only Serve's goroutine calls it.
+func (s *Server) remaining(ctx context.Context, id string) (time.Duration, bool) {
+	l := s.features[id]
+	if l != nil && l.idle == 0 { // nothing that happens changes it
+		return l.left(time.Time{}), true
+	}
+	f, err := s.opt.Supervisor.Feature(ctx, id)
+	if err != nil {
+		return 0, false // it has just gone
+	}
+	if l == nil {
+		l = &lease{since: time.Now(), ttl: f.TTL, idle: f.Idle}
+		s.features[id] = l
+	}
+	last := f.Updated
+	if n := len(f.Tasks); n > 0 && !f.State.Ended() {
+		last = time.Time{} // at work
+	} else if last.Before(l.since) {
+		last = l.since
+	}
+	return l.left(last), true
+}
+
+// left is what remains when the last task ended then; zero: one runs.
+func (l *lease) left(last time.Time) time.Duration {
+	left := forever
+	if l.ttl > 0 {
+		left = time.Until(l.since.Add(l.ttl))
+	}
+	if l.idle > 0 && !last.IsZero() {
+		left = min(left, time.Until(last.Add(l.idle)))
+	}
+	return left
+}
