@@ -1,7 +1,6 @@
 package overlay
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,7 +19,7 @@ func p50(b *testing.B, took []time.Duration) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// tree writes files of 100 bytes, 100 in a directory.
+// fill writes files of 100 bytes, 100 in a directory.
 func fill(t testing.TB, dir string, from, to int, content string) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -48,10 +47,61 @@ func BenchmarkSeal(b *testing.B) {
 					x.write("x", fmt.Sprint(i))
 				}
 				start := time.Now()
-				_, err := x.l.Seal(context.Background(), snapshot.SealOptions{ID: fmt.Sprintf("c%d", i)})
+				_, err := x.l.Seal(b.Context(), snapshot.SealOptions{ID: fmt.Sprintf("c%d", i)})
 				took = append(took, time.Since(start))
 				must(b, err)
 				x.mount()
+				must(b, x.l.spareLayer()) // as Sync does, after the answer
+			}
+			p50(b, took)
+		})
+	}
+}
+
+// prepared is a feature with two checkpoints of a tree.
+func prepared(b *testing.B, files, changed int) *box {
+	x := newBox(b)
+	fill(b, x.ws, 0, files, "base")
+	x.create()
+	fill(b, x.mounts[0], 0, changed, "one")
+	x.seal("one")
+	fill(b, x.mounts[0], 0, changed, "two")
+	x.seal("two")
+	must(b, x.l.Sync(b.Context()))
+	return x
+}
+
+func BenchmarkReset(b *testing.B) {
+	for _, size := range sizes {
+		b.Run(fmt.Sprintf("%d", size.files), func(b *testing.B) {
+			x := prepared(b, size.files, size.changed)
+			var took []time.Duration
+			for i := range b.N {
+				start := time.Now()
+				_, err := x.l.Reset(b.Context(), snapshot.ResetOptions{To: []string{"one", "two"}[i%2]})
+				took = append(took, time.Since(start))
+				must(b, err)
+				x.mount()
+				x.write("x", "y")
+			}
+			p50(b, took)
+		})
+	}
+}
+
+func BenchmarkFork(b *testing.B) {
+	for _, size := range sizes {
+		b.Run(fmt.Sprintf("%d", size.files), func(b *testing.B) {
+			x := prepared(b, size.files, size.changed)
+			var took []time.Duration
+			for i := range b.N {
+				o := x.options()
+				o.Feature = fmt.Sprintf("g%d", i)
+				o.Dir = x.at(o.Feature)
+				start := time.Now()
+				_, err := Fork(b.Context(), x.open(), "one", o)
+				took = append(took, time.Since(start))
+				must(b, err)
 			}
 			p50(b, took)
 		})

@@ -63,6 +63,8 @@ func (l *layers) compare(ctx context.Context, a, b *place, o tree.CompareOptions
 
 // with opens two views.
 func (l *layers) with(a, b *place, part string, do func(old, now *tree.View) error) error {
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	old, err := l.view(a, part)
 	if err != nil {
 		return err

@@ -2,14 +2,15 @@ package overlay
 
 import (
 	"context"
+	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 )
 
 // Drop forgets checkpoints.
@@ -22,40 +23,70 @@ func (l *layers) Drop(_ context.Context, ids ...string) error {
 	return l.book.Drop(ids...)
 }
 
+// gone marks, in its name, a layer that is being removed.
+const gone = ".gone"
+
 // Collect frees what nobody needs.
 func (l *layers) Collect(ctx context.Context, needed []snapshot.LayerRef) (freed int64, err error) {
-	gone, err := l.garbage(needed)
+	if err := l.giveUp(needed); err != nil {
+		return 0, err
+	}
+	old, err := filepath.Glob(filepath.Join(l.dir, book.LayersDir, "*"+gone))
 	if err != nil {
 		return 0, err
 	}
-	// Without the lock: a number is never given again, and who does not refer to a layer now never will.
-	for _, n := range gone {
-		used, err := measure(ctx, l.book.Layer(n))
+	for _, path := range old {
+		used, err := measure(ctx, path)
 		if err == nil {
-			err = snapshot.Remove(ctx, l.book.Layer(n))
+			err = snapshot.Remove(ctx, path)
 		}
 		if err != nil {
 			return freed, err
 		}
 		freed += used.bytes
 		book.Step("removed layer")
-		l.sizes.Delete(n)
-		l.contents.Delete(n)
 	}
 	return freed, l.trim(ctx)
 }
 
-func (l *layers) garbage(needed []snapshot.LayerRef) ([]int, error) {
+// giveUp renames what nobody needs. Who read from it has finished, and nobody will begin.
+func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 	unlock, err := l.write()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 	if err := l.book.Sweep(); err != nil {
-		return nil, err
+		return err
 	}
-	gone, err := l.book.Garbage(needed)
-	return slices.DeleteFunc(gone, func(n int) bool { return n == l.spare || l.busy[n] }), err
+	numbers, err := l.book.Garbage(needed)
+	if err != nil {
+		return err
+	}
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	for _, n := range numbers {
+		if n == l.spare || l.busy[n] {
+			continue
+		}
+		if err := os.Rename(l.book.Layer(n), l.book.Layer(n)+gone); err != nil {
+			return err
+		}
+		book.Step("renamed layer")
+		l.sizes.Delete(n)
+		l.contents.Delete(n)
+	}
+	return nil
+}
+
+// CollectBases frees what promotes to a workspace took away and no feature needs any more: none has a current state or a
+// checkpoint of a generation before oldest. bases is snapshot.CreateOptions.Bases.
+func CollectBases(ctx context.Context, bases, workspace string, oldest int) (freed int64, err error) {
+	b, err := promote.OpenBases(bases, workspace)
+	if err != nil {
+		return 0, err
+	}
+	return b.Collect(ctx, oldest)
 }
 
 // Sync makes what is sealed durable, and does what the next seal would otherwise have to wait for: it makes the next layer

@@ -50,8 +50,9 @@ type layers struct {
 	untrimmed []int   // sealed layers that have their scratch directories still
 	copied    *copied // what the head's delta knows of the current layer; nil if none does
 
-	sizes    sync.Map // layer number → usage, of sealed layers
-	contents sync.Map // layer number → *contents, likewise
+	reading  sync.RWMutex // held for reading while a view is open: its layers stay
+	sizes    sync.Map     // layer number → usage, of sealed layers
+	contents sync.Map     // layer number → *contents, likewise
 
 	foreignMu sync.Mutex
 	foreign   map[string]string // feature → directory
@@ -186,7 +187,7 @@ func (l *layers) rootsOf(s *book.State, p *place, part string) ([]tree.Root, err
 
 func (l *layers) homeLower() string { return filepath.Join(l.dir, "home", "lower") }
 
-// view opens the merged view of a state.
+// view opens the merged view of a state. The caller holds reading.
 func (l *layers) view(p *place, part string) (*tree.View, error) {
 	roots, err := l.roots(p, part)
 	if err != nil {
@@ -325,6 +326,8 @@ func (l *layers) OpenFile(at, path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	v, err := l.view(&p, "w")
 	if err != nil {
 		return nil, err

@@ -84,6 +84,8 @@ func (l *layers) restore(ctx context.Context, s *book.State, to, onto *place, ma
 	if err := l.dress(s, s.Current); err != nil {
 		return nil, err
 	}
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	from, err := l.view(to, "w")
 	if err != nil {
 		return nil, err

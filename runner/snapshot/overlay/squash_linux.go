@@ -145,6 +145,8 @@ func (l *layers) reserve() (int, error) {
 func (l *layers) merge(ctx context.Context, n int, run, below []snapshot.LayerRef) error {
 	s := l.book.State()
 	under := place{stack: below, generation: s.Generation, origin: s.Origin, bare: s.Bare}
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	for _, p := range parts {
 		all, err := l.rootsOf(&s, &place{stack: run, bare: true}, p.name)
 		if err != nil {

@@ -23,3 +23,6 @@ func Fork(context.Context, snapshot.OpenOptions, string, snapshot.CreateOptions)
 func Repair(context.Context, snapshot.OpenOptions) ([]snapshot.DamageError, error) {
 	return nil, snapshot.ErrPlatform
 }
+
+// CollectBases frees what promotes to a workspace took away and no feature needs any more.
+func CollectBases(context.Context, string, string, int) (int64, error) { return 0, snapshot.ErrPlatform }

@@ -104,6 +104,8 @@ func (l *layers) Export(ctx context.Context, id string, w io.Writer, o snapshot.
 	if o.Home {
 		part = parts[1].name
 	}
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	now, err := l.view(&p, part)
 	if err != nil {
 		return "", err
@@ -214,6 +216,8 @@ func (l *layers) unpack(ctx context.Context, r io.Reader, o snapshot.ImportOptio
 	if err != nil {
 		return layertar.Result{}, err
 	}
+	l.reading.RLock()
+	defer l.reading.RUnlock()
 	under, err := l.view(below, part)
 	if err != nil {
 		return layertar.Result{}, err
