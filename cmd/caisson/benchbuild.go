@@ -19,11 +19,11 @@ const buildRounds = 3
 // directory on disk for everything that the build writes.
 const buildScript = `mkdir -p "$2/tmp" && GOCACHE="$2/cache" GOTMPDIR="$2/tmp" exec "$1" build -o "$2/out" cmd/go`
 
-// build measures a real build inside against outside. It takes minutes, and is measured only when asked for.
+// build measures a real build inside, with disk quota and a checkpoint after it, against outside. It takes minutes.
 func (b *bencher) build(ctx context.Context) error {
 	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
-		return fmt.Errorf("build: no go: %w", err) // it was asked for by name
+		return fmt.Errorf("no go: %w", err) // it was asked for by name
 	}
 	self, err := os.Executable()
 	if err != nil {

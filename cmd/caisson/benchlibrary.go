@@ -16,6 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/overlay"
 )
 
 // idleRounds is how often the memory of idle sandboxes is measured.
@@ -36,7 +37,8 @@ type box struct {
 	spec  *isolation.Spec
 	group *quota.Group
 	step  *quota.Leaf
-	files *snapshot.Workspace
+	files snapshot.Layers
+	dir   string // of files
 }
 
 func (b *bencher) library(ctx context.Context) error {
@@ -93,15 +95,19 @@ func (b *bencher) newBoxes(ctx context.Context) (*boxes, func(), error) {
 // prepare makes what a sandbox needs besides the engine: layers and cgroups.
 func (m *boxes) prepare(id string) (*box, error) {
 	uid, gid := m.spec.IDs.Host(m.spec.IDs.Inside, m.spec.IDs.Inside)
-	files, err := snapshot.Create(snapshot.CreateOptions{
-		Dir: filepath.Join(m.dir, id), Workspace: m.workspace, Owner: snapshot.Owner{UID: uid, GID: gid},
+	dir := filepath.Join(m.dir, id)
+	files, err := overlay.Create(snapshot.CreateOptions{
+		Dir: dir, Workspace: m.workspace, Feature: id, Bases: filepath.Join(m.dir, "bases"), Owner: snapshot.Owner{UID: uid, GID: gid},
 	})
 	if err != nil {
 		return nil, err
 	}
+	if err := files.Prepare(); err != nil {
+		return nil, errors.Join(err, files.Close())
+	}
 	spec := *m.spec
 	spec.ID, spec.Stacks = id, stacks(files)
-	b := &box{files: files, spec: &spec}
+	b := &box{files: files, dir: dir, spec: &spec}
 	if b.group, err = m.cgroups.New(id, m.limits); err == nil {
 		spec.Cgroup = b.group
 		spec.Init, err = b.group.Leaf("init", nil)
@@ -115,7 +121,7 @@ func (m *boxes) prepare(id string) (*box, error) {
 	return b, nil
 }
 
-func stacks(w *snapshot.Workspace) []isolation.Stack {
+func stacks(w snapshot.Layers) []isolation.Stack {
 	var all []isolation.Stack
 	for _, s := range w.Stacks() {
 		stack := isolation.Stack{Target: s.Target, Upper: s.Upper, Work: s.Work}
@@ -166,7 +172,9 @@ func (b *box) close(ctx context.Context) error {
 }
 
 // discard removes a sandbox's layers.
-func (b *box) discard(ctx context.Context) error { return b.files.Discard(ctx) }
+func (b *box) discard(ctx context.Context) error {
+	return errors.Join(b.files.Close(), snapshot.Remove(ctx, b.dir))
+}
 
 func (b *bencher) coldStart(ctx context.Context, m *boxes) error {
 	values, err := b.repeat("library: start", func(i int) ([]float64, error) {

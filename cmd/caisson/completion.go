@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/caisson-dev/caisson/runner"
 )
 
 func newCompletionCommand(a *app) *cobra.Command {
@@ -49,21 +52,87 @@ func (a *app) completeFeatures(limit int) cobra.CompletionFunc {
 		if limit > 0 && len(args) >= limit {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		s, err := a.openExisting(cmd.Context())
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		defer s.Close()
-		features, err := s.Features(cmd.Context(), true)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
 		var names []string
-		for _, f := range features {
-			if strings.HasPrefix(f.Name, prefix) && !slices.Contains(args, f.Name) {
-				names = append(names, f.Name)
+		for _, name := range a.featureNames(cmd.Context()) {
+			if strings.HasPrefix(name, prefix) && !slices.Contains(args, name) {
+				names = append(names, name)
 			}
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// featureNames are the names of the features that are kept; none when they cannot be had.
+func (a *app) featureNames(ctx context.Context) []string {
+	s, err := a.openExisting(ctx)
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	features, err := s.Features(ctx, true)
+	if err != nil {
+		return nil
+	}
+	names := make([]string, 0, len(features))
+	for _, f := range features {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// completeRefs offers features, and after an @ the feature's checkpoints, at most limit of them on one line (0: any
+// number).
+func (a *app) completeRefs(limit int) cobra.CompletionFunc {
+	features := a.completeFeatures(limit)
+	return func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		feature, checkpoint, found := strings.Cut(prefix, "@")
+		if !found {
+			names, d := features(cmd, args, prefix)
+			return names, d | cobra.ShellCompDirectiveNoSpace
+		}
+		if limit > 0 && len(args) >= limit {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var refs []string
+		for _, id := range a.checkpointNames(cmd.Context(), feature) {
+			if strings.HasPrefix(id, checkpoint) {
+				refs = append(refs, feature+"@"+id)
+			}
+		}
+		return refs, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeCheckpoints offers the checkpoints of the feature that comes first on the line.
+func (a *app) completeCheckpoints(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	if len(args) > 0 {
+		for _, id := range a.checkpointNames(cmd.Context(), args[0]) {
+			if strings.HasPrefix(id, prefix) {
+				names = append(names, id)
+			}
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// checkpointNames are the labels and ids of a feature's checkpoints, newest first, and the words that mean one.
+func (a *app) checkpointNames(ctx context.Context, feature string) []string {
+	s, err := a.openExisting(ctx)
+	if err != nil {
+		return nil
+	}
+	defer s.Close()
+	all, err := s.Checkpoints(ctx, feature)
+	if err != nil {
+		return nil
+	}
+	names := []string{runner.RefHead, runner.RefLastGood, runner.RefStart, runner.RefBase}
+	for _, c := range slices.Backward(all) {
+		if c.Label != "" {
+			names = append(names, c.Label)
+		}
+		names = append(names, c.ID)
+	}
+	return names
 }

@@ -11,20 +11,34 @@ import (
 func newDiffCommand(a *app) *cobra.Command {
 	var o snapshot.DiffOptions
 	cmd := &cobra.Command{
-		Use:   "diff FEATURE [-- PATH…]",
-		Short: "Show what a feature changed",
+		Use:   "diff REF [REF] [-- PATH…]",
+		Short: "Show what a feature changed, or what lies between two of its states",
 		Long: `Print a feature's change against its workspace as git prints a diff: unified text, "Binary files differ", modes,
-links, quoted names. A rename is a deletion and an addition. --json prints every entry with its metadata.`,
+links, quoted names. A rename is a deletion and an addition. --json prints every entry with its metadata.
+
+A REF is FEATURE for its state now, or FEATURE@CHECKPOINT: an id, the beginning of one, a label, head, last-good, start,
+or base for the workspace. With one REF the difference is that from the workspace; with two that from the first to the
+second.`,
+		Example: `  caisson diff fix-1
+  caisson diff fix-1@last-good fix-1 --stat
+  caisson diff fix-1 -- 'src'`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if dash := cmd.ArgsLenAtDash(); dash == 1 || dash < 0 && len(args) == 1 {
-				return nil
+			refs := len(args)
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				refs = dash
 			}
-			return usage("needs one feature; paths come after --")
+			if refs != 1 && refs != 2 {
+				return usage("needs one feature or checkpoint, or two; paths come after --")
+			}
+			return nil
 		},
-		ValidArgsFunction: a.completeFeatures(1),
+		ValidArgsFunction: a.completeRefs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Paths = args[1:]
-			return runDiff(cmd.Context(), a, args[0], o)
+			refs := args
+			if dash := cmd.ArgsLenAtDash(); dash >= 0 {
+				refs, o.Paths = args[:dash], args[dash:]
+			}
+			return runDiff(cmd.Context(), a, refs, o)
 		},
 	}
 	f := cmd.Flags()
@@ -35,25 +49,36 @@ links, quoted names. A rename is a deletion and an addition. --json prints every
 	return cmd
 }
 
-func runDiff(ctx context.Context, a *app, ref string, o snapshot.DiffOptions) error {
+// runDiff prints the difference of one state from the workspace, or that between two.
+func runDiff(ctx context.Context, a *app, refs []string, o snapshot.DiffOptions) error {
 	if o.Context == 0 {
 		o.Context = -1 // what the library calls none
 	}
-	s, err := a.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	if a.json {
-		change, err := s.Change(ctx, ref)
+	return a.serve(ctx, refs[0], func(s service) error {
+		if a.json {
+			change, err := readChange(ctx, s, refs)
+			if err != nil {
+				return err
+			}
+			return a.printJSON(change)
+		}
+		out := a.diffWriter()
+		var err error
+		if len(refs) == 1 {
+			err = s.Diff(ctx, refs[0], out, o)
+		} else {
+			err = s.DiffBetween(ctx, refs[0], refs[1], out, o)
+		}
 		if err != nil {
 			return err
 		}
-		return a.printJSON(change)
+		return out.Flush()
+	})
+}
+
+func readChange(ctx context.Context, s service, refs []string) (*snapshot.Change, error) {
+	if len(refs) == 1 {
+		return s.Change(ctx, refs[0])
 	}
-	out := a.diffWriter()
-	if err := s.Diff(ctx, ref, out, o); err != nil {
-		return err
-	}
-	return out.Flush()
+	return s.ChangeBetween(ctx, refs[0], refs[1])
 }

@@ -19,13 +19,8 @@ func newDiscardCommand(a *app) *cobra.Command {
 }
 
 func runDiscard(ctx context.Context, a *app, refs []string) error {
-	s, err := a.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
 	for _, ref := range refs {
-		if err := s.Discard(ctx, ref); err != nil {
+		if err := a.serve(ctx, ref, func(s service) error { return s.Discard(ctx, ref) }); err != nil {
 			return err
 		}
 	}

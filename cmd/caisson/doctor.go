@@ -17,18 +17,48 @@ import (
 	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner"
 )
 
 func newDoctorCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	var repair bool
+	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what caisson can enforce on this host, and how to get the rest",
+		Short: "Say what caisson can enforce on this host and how to get the rest, or repair the state directory",
 		Long: `Print every control with what this host answers: available and by which mechanism, unsupported and what to do
-about it, or unknown because the question itself failed. The exit code is 0 when the default profile can run.`,
+about it, or unknown because the question itself failed; and what can bound a feature's disk. The exit code is 0 when the
+default profile can run.
+
+With --repair compare the records of the state directory with what is on the disk, and put right what can be: checkpoints
+without a record get one, half-made things go, what is damaged is named and the rest stays usable.`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return runDoctor(cmd.Context(), a) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if repair {
+				return runRepair(cmd.Context(), a)
+			}
+			return runDoctor(cmd.Context(), a)
+		},
 	}
+	cmd.Flags().BoolVar(&repair, "repair", false, "put the state directory right instead")
+	return cmd
+}
+
+func runRepair(ctx context.Context, a *app) error {
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	report, err := s.Repair(ctx)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(report)
+	}
+	a.printGC(report)
+	return nil
 }
 
 // diagnosis is what doctor found.
@@ -43,6 +73,8 @@ type diagnosis struct {
 	StateDir    string             `json:"state_dir"`
 	StateError  string             `json:"state_error,omitempty"` // why it cannot be used
 	Controls    isolation.Features `json:"controls"`
+	Disk        []disk.Support     `json:"disk"`           // in order of preference
+	Room        *disk.Room         `json:"room,omitempty"` // for more features with the default limits
 	DefaultRuns bool               `json:"default_runs"`
 	Missing     string             `json:"missing,omitempty"` // the first reason why not
 	Remedy      string             `json:"remedy,omitempty"`
@@ -74,11 +106,12 @@ func (a *app) diagnose(ctx context.Context, engine isolation.Engine) *diagnosis 
 	if err == nil {
 		d.Cgroups, d.CgroupsRoot = string(cgroups.Mode()), cgroups.Root()
 	}
-	d.Controls = allControls(engine.Probe(ctx), cgroups, err)
-
+	own := isolation.Features{cgroupControl(cgroups, err)}
 	if d.StateDir, err = a.resolveStateDir(); err == nil {
+		own = append(own, d.diagnoseDisk(ctx))
 		err = checkStateDir(d.StateDir)
 	}
+	d.Controls = allControls(engine.Probe(ctx), own)
 	if err == nil {
 		err = defaultRuns(d.Controls)
 	} else {
@@ -92,13 +125,15 @@ func (a *app) diagnose(ctx context.Context, engine isolation.Engine) *diagnosis 
 	return d
 }
 
-// allControls completes the engine's answers: one row for every control, that of cgroups from quota.
-func allControls(probed isolation.Features, cgroups *quota.Cgroups, err error) isolation.Features {
+// allControls completes the engine's answers: one row for every control, those that are not the engine's from own.
+func allControls(probed, own isolation.Features) isolation.Features {
 	var all isolation.Features
 	for _, c := range isolation.Controls() {
 		row := probed.Get(c)
-		if c == isolation.ControlCgroups {
-			row = cgroupControl(cgroups, err)
+		for _, o := range own {
+			if o.Control == c {
+				row = o
+			}
 		}
 		all = append(all, row)
 	}
@@ -168,6 +203,7 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", c.Control, c.Support, firstLine(c.Detail))
 	}
 	w.Flush()
+	d.printDisk(w)
 	for _, c := range d.Controls {
 		if c.Support != isolation.Available && c.Remedy != "" {
 			fmt.Fprintf(w, "\nto get %s:\n  %s\n", c.Control, strings.ReplaceAll(c.Remedy, "\n", "\n  "))

@@ -17,6 +17,9 @@ func kernelRelease() string {
 	return string(bytes.TrimRight(u.Release[:], "\x00"))
 }
 
+// signalNumber is the number of SIGTERM and the like; 0 when there is none.
+func signalNumber(name string) syscall.Signal { return unix.SignalNum(name) }
+
 // writable says why we may not make something in dir.
 func writable(dir string) error { return unix.Access(dir, unix.W_OK|unix.X_OK) }
 

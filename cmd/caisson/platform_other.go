@@ -5,6 +5,7 @@ package main
 import (
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/caisson-dev/caisson/runner"
 )
@@ -12,6 +13,8 @@ import (
 // Nothing here is reached by a task: the engine refuses before, because sandboxes need Linux.
 
 func kernelRelease() string { return "unknown" }
+
+func signalNumber(string) syscall.Signal { return 0 }
 
 func writable(string) error { return nil }
 

@@ -11,7 +11,7 @@ import (
 func newPromoteCommand(a *app) *cobra.Command {
 	o := runner.PromoteOptions{}
 	cmd := &cobra.Command{
-		Use:   "promote FEATURE",
+		Use:   "promote FEATURE[@CHECKPOINT]",
 		Short: "Apply a feature's change to its workspace",
 		Long: `Apply what a feature changed to its workspace, after the gates have passed on it. Nothing is applied when somebody
 else changed one of the same paths meanwhile; a crash half way is finished or undone at the next start.
@@ -19,7 +19,7 @@ else changed one of the same paths meanwhile; a crash half way is finished or un
 Paths that the host would execute or trust later (.git/**, .envrc, .vscode/tasks.json, …; "caisson profile show"
 lists them) are promoted only with --allow-protected and a glob that names them.`,
 		Args:              exactly(1, "one feature"),
-		ValidArgsFunction: a.completeFeatures(1),
+		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runPromote(cmd.Context(), a, args[0], o)
 		},
@@ -42,12 +42,11 @@ func runPromote(ctx context.Context, a *app, ref string, o runner.PromoteOptions
 	case o.Kind != runner.PromotePatch && o.PatchFile != "":
 		return usage("--patch-file needs --as patch")
 	}
-	s, err := a.open(ctx)
-	if err != nil {
+	var result *runner.PromoteResult
+	err := a.serve(ctx, ref, func(s service) (err error) {
+		result, err = s.Promote(ctx, ref, o)
 		return err
-	}
-	defer s.Close()
-	result, err := s.Promote(ctx, ref, o)
+	})
 	if err != nil && result != nil {
 		return &blockedError{err, result.Gates}
 	}

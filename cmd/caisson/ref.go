@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,4 +40,10 @@ func age(d time.Duration) string {
 		return fmt.Sprintf("%dh", d/time.Hour)
 	}
 	return fmt.Sprintf("%dd", d/(24*time.Hour))
+}
+
+// featureOf is the feature that a FEATURE[@CHECKPOINT] names.
+func featureOf(ref string) string {
+	feature, _, _ := strings.Cut(ref, "@")
+	return feature
 }

@@ -24,12 +24,8 @@ refused without --force.`,
 }
 
 func runRm(ctx context.Context, a *app, refs []string, force bool) error {
-	s, err := a.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	if err := s.Remove(ctx, refs, force); err != nil {
+	// A feature in which something runs is busy for everybody: stop it first.
+	if err := a.serve(ctx, "", func(s service) error { return s.Remove(ctx, refs, force) }); err != nil {
 		return err
 	}
 	return a.removed(refs)

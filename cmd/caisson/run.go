@@ -3,14 +3,18 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/daemon"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -47,8 +51,11 @@ func newRunCommand(a *app) *cobra.Command {
 	f := cmd.Flags()
 	o.addFlags(f)
 	f.BoolVar(&o.remove, "rm", false, "discard the change and the feature when the command has ended")
-	f.BoolVarP(&o.interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
-	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal, joined to yours")
+	o.streamOptions.addFlags(f)
+	f.BoolVarP(&o.detach, "detach", "d", false, "in the background: the feature stays, live, until stop; without a command nothing runs in it yet")
+	f.BoolVar(&o.retry, "retry", false, "a step that was interrupted may be run again by resume")
+	f.BoolVar(&o.noCheckpoints, "no-checkpoints", false, "none by themselves, but before what destroys")
+	f.StringVar(&o.key, "key", "", "idempotency key: asked again with the same key, the task is not run again")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not say what became of the change")
 	completeFlag(cmd, "feature", a.completeFeatures(0))
 	completeFlag(cmd, "profile", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -64,6 +71,9 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	if err := a.checkWorkspace(o.workspace); err != nil {
 		return err
 	}
+	if o.detach {
+		return runDetached(ctx, a, o)
+	}
 	// A task starts in milliseconds: what needs nothing of each other is done at the same time.
 	var request *runner.Request
 	signals := newTaskSignals()
@@ -71,7 +81,7 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	var g errgroup.Group
 	g.Go(func() (err error) { request, err = o.request(a); return err })
 	g.Go(func() error { signals.notify(); return nil })
-	s, engine, err := a.openEngine(ctx, native.Options{Once: true})
+	s, engine, err := a.openRunning(ctx)
 	if rerr := g.Wait(); rerr != nil {
 		err = rerr
 	}
@@ -86,17 +96,37 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	request.Signals = signals.c
-	streams, err := a.attach(request, o, cancel)
+	streams, err := a.attach(request, o.streamOptions, cancel)
 	if err != nil {
 		return err
 	}
 	result, err := s.Run(ctx, *request)
+	if errors.Is(err, &runner.Error{Code: runner.CodeBusy}) && request.Feature != "" {
+		result, err = a.addTask(ctx, request)
+	}
 	streams.detach()
 	signals.stop()
 	if err != nil {
 		return err
 	}
 	return a.reportRun(result, o)
+}
+
+// openRunning opens the state directory for a task in the foreground: while it runs, others reach its feature through us.
+func (a *app) openRunning(ctx context.Context) (*runner.Supervisor, isolation.Engine, error) {
+	dir, err := a.resolveStateDir()
+	if err != nil {
+		return nil, nil, err
+	}
+	if a.persistence == "memory" {
+		return a.openEngine(ctx, native.Options{Once: true})
+	}
+	server := daemon.New(daemon.Options{StateDir: dir})
+	s, engine, err := a.openEngineWith(ctx, native.Options{Once: true}, runner.Options{})
+	if err == nil {
+		server.Use(s)
+	}
+	return s, engine, err
 }
 
 // checkWorkspace refuses before the state directory is made, perhaps in the workspace itself.
@@ -113,14 +143,34 @@ type streams struct {
 	undo []func()
 }
 
+// detach gives the streams back as they were. It is idempotent.
 func (s *streams) detach() {
 	for i := len(s.undo) - 1; i >= 0; i-- {
 		s.undo[i]()
 	}
+	s.undo = nil
+}
+
+// streamOptions say what of ours a command gets.
+type streamOptions struct{ interactive, tty bool }
+
+func (o *streamOptions) addFlags(f *pflag.FlagSet) {
+	f.BoolVarP(&o.interactive, "interactive", "i", false, "pass standard input on, also from a terminal")
+	f.BoolVarP(&o.tty, "tty", "t", false, "give the command a terminal, joined to yours")
+}
+
+func (o *streamOptions) check(a *app) error {
+	switch {
+	case o.tty && a.json:
+		return usage("-t and --json exclude each other")
+	case o.tty && !isTerminal(a.stdin):
+		return usage("-t needs a terminal on standard input")
+	}
+	return nil
 }
 
 // attach fills in the request's streams. cancel ends the task when nobody reads its output any more.
-func (a *app) attach(r *runner.Request, o *runOptions, cancel context.CancelCauseFunc) (*streams, error) {
+func (a *app) attach(r *runner.Request, o streamOptions, cancel context.CancelCauseFunc) (*streams, error) {
 	s := &streams{}
 	if o.tty {
 		t, err := openTerminal(a.stdin)

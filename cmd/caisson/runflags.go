@@ -18,7 +18,13 @@ type runOptions struct {
 	patchFile                   string
 	allowProtected              []string
 
-	remove, interactive, tty, quiet bool
+	steps          []string // each a line for sh -c, instead of args
+	retry, detach  bool
+	noCheckpoints  bool
+	key            string
+
+	remove, quiet bool
+	streamOptions
 
 	promote string              // what the flag says; "" leaves it to the profile
 	policy  map[string][]string // the flags that are keys of a profile
@@ -34,6 +40,7 @@ func (o *runOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.workdir, "workdir", "w", "", "the command's working directory inside (default /workspace)")
 	f.StringArrayVar(&o.labels, "label", nil, "KEY=VALUE kept with the feature; repeatable")
 	f.StringVar(&o.patchFile, "patch-file", "", "where --promote=patch writes")
+	f.StringArrayVar(&o.steps, "step", nil, "a step, as a line for sh; repeatable, run in order until one fails, a checkpoint after each")
 	f.StringArrayVar(&o.allowProtected, "allow-protected", nil, "glob of protected paths that may be changed all the same; repeatable")
 }
 
@@ -49,16 +56,20 @@ func (o *runOptions) take(f *pflag.FlagSet, args []string) {
 // check refuses what makes no sense, before anything is opened.
 func (o *runOptions) check(a *app) error {
 	switch {
-	case len(o.args) == 0:
+	case len(o.args) > 0 && len(o.steps) > 0:
+		return usage("a command and --step exclude each other")
+	case len(o.args) == 0 && len(o.steps) == 0 && !o.detach:
 		return usage("no command given")
-	case o.tty && a.json:
-		return usage("-t and --json exclude each other")
-	case o.tty && !isTerminal(a.stdin):
-		return usage("-t needs a terminal on standard input")
+	case o.detach && (o.tty || o.interactive):
+		return usage("-d and -i or -t exclude each other: caisson exec -it FEATURE joins your terminal to a command")
+	case o.detach && o.remove:
+		return usage("-d and --rm exclude each other")
+	case o.detach && a.persistence == "memory":
+		return usage("-d and --state-persistence memory exclude each other")
 	case o.remove && o.promote != "" && o.promote != runner.PromoteNone:
 		return usage("--rm and --promote exclude each other")
 	}
-	return nil
+	return o.streamOptions.check(a)
 }
 
 // request is the task that the options describe, without its streams.
@@ -78,12 +89,28 @@ func (o *runOptions) request(a *app) (*runner.Request, error) {
 	if (promote == runner.PromotePatch) != (o.patchFile != "") {
 		return nil, usage("--promote=patch and --patch-file FILE need each other")
 	}
-	return &runner.Request{
-		Workspace: o.workspace, Feature: o.feature, Profile: profile,
-		Steps:   []runner.Step{{Args: o.args, Cwd: o.workdir}},
+	r := &runner.Request{
+		Workspace: o.workspace, Feature: o.feature, Profile: profile, Steps: o.commands(),
 		Promote: promote, PatchFile: o.patchFile, AllowProtected: o.allowProtected,
 		Remove: o.remove, Labels: labels, Environ: os.Environ(),
-	}, nil
+		Detach: o.detach, Key: o.key,
+	}
+	if o.noCheckpoints {
+		r.Checkpoints = &runner.CheckpointPolicy{Off: true}
+	}
+	return r, nil
+}
+
+// commands are the steps of the task.
+func (o *runOptions) commands() []runner.Step {
+	var steps []runner.Step
+	for _, line := range o.steps {
+		steps = append(steps, runner.Step{Args: []string{"sh", "-c", line}, Cwd: o.workdir, Retry: o.retry})
+	}
+	if len(o.args) > 0 {
+		steps = append(steps, runner.Step{Args: o.args, Cwd: o.workdir, Retry: o.retry})
+	}
+	return steps
 }
 
 func parseLabels(texts []string) (map[string]string, error) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,6 +55,8 @@ func asUser() {
 //	tmpfs DIR OPTIONS     mount a tmpfs until the script ends
 //	waitfile PATH         wait until a file exists
 //	killbg SIGNAL         send a signal to the newest background command
+//	keep NAME FILE        set $NAME to the content of FILE, which may be stdout
+//	waitfor PATTERN CMD…  run CMD until its standard output matches
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
@@ -63,6 +66,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"need": cmdNeed, "code": cmdCode, "within": cmdWithin,
 			"listing": cmdListing, "tmpfs": cmdTmpfs, "waitfile": cmdWaitFile, "killbg": cmdKill,
+			"keep": cmdKeep, "waitfor": cmdWaitFor,
 		},
 	})
 }
@@ -90,7 +94,21 @@ func setupScript(env *testscript.Env) error {
 	env.Setenv("USERHOME", home)
 	env.Setenv("CAISSON_STATE", env.WorkDir+".state") // beside it: many scripts use all of $WORK as workspace
 	env.Setenv("NO_COLOR", "1")
+	env.Defer(func() { stopSupervisor(env) })
 	return nil
+}
+
+// stopSupervisor ends the background supervisor that a script has started. It must be gone with its script.
+func stopSupervisor(env *testscript.Env) {
+	t, ok := env.T().(testing.TB)
+	state := env.Getenv("CAISSON_STATE")
+	if _, err := os.Stat(filepath.Join(state, "daemon.lock")); !ok || err != nil {
+		return
+	}
+	cmd := exec.Command(filepath.Join(filepath.SplitList(env.Getenv("PATH"))[0], "caisson"), "--state-dir", state, "stop", "--all", "--time", "0s")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("caisson stop --all: %v: %s", err, out)
+	}
 }
 
 // cmdNeed asks caisson's own doctor what this host can do.
@@ -235,4 +253,20 @@ func cmdKill(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("no background command")
 	}
 	ts.Check(all[len(all)-1].Process.Signal(unix.SignalNum("SIG" + args[0])))
+}
+
+func cmdKeep(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
+}
+
+func cmdWaitFor(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		_ = ts.Exec(args[1], args[2:]...) // what it says counts
+		if want.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+	}
+	ts.Fatalf("%s has not come", args[0])
 }

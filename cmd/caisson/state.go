@@ -13,7 +13,9 @@ import (
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/daemon"
 	"github.com/caisson-dev/caisson/runner/store"
 )
 
@@ -76,11 +78,16 @@ func (a *app) openExisting(ctx context.Context) (*runner.Supervisor, error) {
 // openEngine opens the state directory with the engine that this platform has. Closing the supervisor does not
 // close the engine.
 func (a *app) openEngine(ctx context.Context, o native.Options) (*runner.Supervisor, isolation.Engine, error) {
-	engine, err := native.New(o)
+	return a.openEngineWith(ctx, o, runner.Options{})
+}
+
+func (a *app) openEngineWith(ctx context.Context, n native.Options, o runner.Options) (*runner.Supervisor, isolation.Engine, error) {
+	engine, err := native.New(n)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := a.openWith(ctx, runner.Options{Engine: engine})
+	o.Engine = engine
+	s, err := a.openWith(ctx, o)
 	if err != nil {
 		engine.Close()
 		return nil, nil, err
@@ -103,7 +110,11 @@ func (a *app) openWith(ctx context.Context, o runner.Options) (*runner.Superviso
 	}
 	o.StateDir, o.Memory, o.MaxTasks = dir, a.persistence == "memory", n
 	o.Cgroups, o.CgroupsErr = quota.Probe()
+	o.Daemon = daemon.Peers(dir)
 	if err := makeStateDir(dir); err != nil {
+		return nil, err
+	}
+	if o.Disk, err = disk.OpenStore(dir); err != nil {
 		return nil, err
 	}
 	if o.Journal, err = openJournal(ctx, &o); err != nil {

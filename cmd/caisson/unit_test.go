@@ -68,7 +68,7 @@ func TestDocumentation(t *testing.T) {
 	}
 	var visit func(cmd *cobra.Command)
 	visit = func(cmd *cobra.Command) {
-		if cmd.Name() == "help" {
+		if cmd.Name() == "help" || cmd.Hidden {
 			return
 		}
 		if !bytes.Contains(doc, []byte(cmd.CommandPath())) {

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk"
+)
+
+// diagnoseDisk asks what can bound a feature's disk, with the limits of the default profile, and how many more features
+// fit. The control's row is the answer in short.
+func (d *diagnosis) diagnoseDisk(ctx context.Context) isolation.Feature {
+	row := isolation.Feature{Control: isolation.ControlDiskQuota}
+	p, err := profiles.Load(profiles.LoadOptions{Name: "default"})
+	if err != nil {
+		row.Detail = err.Error()
+		return row
+	}
+	limits := diskLimits(p)
+	d.Disk = disk.Probe(ctx, d.StateDir)
+	mechanism, err := disk.Choose(d.Disk, limits, true, false)
+	if err != nil {
+		row.Support, row.Detail = isolation.Unsupported, err.Error()
+		if u, ok := errors.AsType[*disk.UnavailableError](err); ok {
+			row.Remedy = u.Remedy
+		}
+		return row
+	}
+	row.Support, row.Detail = isolation.Available, fmt.Sprintf("%s, %s and %s for each feature by default", mechanism, limits.Bytes, inodesText(limits.Inodes))
+	if _, err := os.Stat(d.StateDir); err == nil {
+		d.Room = diskRoom(d.StateDir, limits)
+	}
+	return row
+}
+
+// diskLimits are a profile's limits for one feature.
+func diskLimits(p *profiles.Effective) disk.Limits {
+	l := disk.Limits{Inodes: p.Limits.Inodes}
+	if p.Limits.Disk != nil {
+		l.Bytes = *p.Limits.Disk
+	}
+	return l
+}
+
+func inodesText(n *quota.Count) string {
+	if n == nil {
+		return "any number of inodes"
+	}
+	return fmt.Sprintf("%s inodes", n)
+}
+
+// diskRoom is nil where it cannot be had.
+func diskRoom(stateDir string, l disk.Limits) *disk.Room {
+	s, err := disk.OpenStore(stateDir)
+	if err != nil {
+		return nil
+	}
+	room, err := s.Room(l)
+	if err != nil {
+		return nil
+	}
+	return &room
+}
+
+func (d *diagnosis) printDisk(w *tabwriter.Writer) {
+	fmt.Fprintln(w, "\nDISK QUOTA\tBYTES\tINODES\tOUTLIVES\tDETAIL")
+	for _, s := range d.Disk {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Mechanism, yesNo(s.Bytes), yesNo(s.Inodes), yesNo(s.Persistent), firstLine(s.Reason))
+	}
+	if r := d.Room; r != nil {
+		fmt.Fprintf(w, "\n%d features hold %s; %d more with the default limits fit (%s free on the host)\n", r.Units, r.Promised, r.More, r.HostFree)
+	}
+	w.Flush()
+}

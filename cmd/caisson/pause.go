@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+)
+
+func newPauseCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "pause FEATURE…",
+		Short: "Freeze everything that runs in live features",
+		Args:  atLeast(1, "a feature"), ValidArgsFunction: a.completeFeatures(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), "paused", args, func(ctx context.Context, s service, ref string) error { return s.Pause(ctx, ref) })
+		},
+	}
+}
+
+func newUnpauseCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "unpause FEATURE…",
+		Short: "Let go on what pause has frozen",
+		Args:  atLeast(1, "a feature"), ValidArgsFunction: a.completeFeatures(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.each(cmd.Context(), "unpaused", args, func(ctx context.Context, s service, ref string) error { return s.Unpause(ctx, ref) })
+		},
+	}
+}
+
+// each does something with features one after the other, until one fails. A program is told with which it was done,
+// under the name done.
+func (a *app) each(ctx context.Context, done string, refs []string, do func(ctx context.Context, s service, ref string) error) error {
+	for _, ref := range refs {
+		if err := a.serve(ctx, ref, func(s service) error { return do(ctx, s, ref) }); err != nil {
+			return err
+		}
+	}
+	if !a.json {
+		return nil
+	}
+	return a.printJSON(map[string][]string{done: refs})
+}
