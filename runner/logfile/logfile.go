@@ -53,6 +53,13 @@ type Writer struct {
 	data   [3]int64 // bytes of data in each file
 	record []byte
 	err    error // of the first failed write: nothing is written after it
+
+	// What Follow needs.
+	total   int64         // bytes of data that came, lost ones too
+	begin   [3]int64      // total when each file was begun
+	turns   int           // how often the second file was thrown away
+	done    bool          // Close was called
+	changed chan struct{} // nil while nobody waits; closed by the next change
 }
 
 // Create returns a writer to path; segment is the size of each file in bytes, 0 means DefaultSegment.
@@ -90,9 +97,11 @@ func (s *stream) Write(p []byte) (int, error) {
 }
 
 func (w *Writer) append(head, data []byte) {
+	defer w.notify()
 	if w.err == nil {
 		w.err = w.room(int64(len(head) + len(data)))
 	}
+	w.total += int64(len(data))
 	if w.err != nil {
 		w.lost += int64(len(data))
 		return
@@ -121,7 +130,8 @@ func (w *Writer) room(need int64) error {
 		return err
 	}
 	w.lost += w.data[1]
-	w.data[1] = w.data[2]
+	w.data[1], w.begin[1] = w.data[2], w.begin[2]
+	w.turns++
 	return w.open(2)
 }
 
@@ -135,7 +145,7 @@ func (w *Writer) open(n int) error {
 	if err != nil {
 		return err
 	}
-	w.f, w.n, w.size, w.data[n] = f, n, 0, 0
+	w.f, w.n, w.size, w.data[n], w.begin[n] = f, n, 0, 0, w.total
 	return nil
 }
 
@@ -159,6 +169,8 @@ func (w *Writer) Lost() int64 {
 func (w *Writer) Close() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.done = true
+	w.notify()
 	if w.f == nil {
 		return w.err
 	}
@@ -212,7 +224,12 @@ func replay(path string, do func(Record) error) error {
 		return err
 	}
 	defer func() { _ = f.Close() }() // only read
-	r := bufio.NewReaderSize(f, 64<<10)
+	return records(f, path, do)
+}
+
+// records gives each record of r to do.
+func records(from io.Reader, path string, do func(Record) error) error {
+	r := bufio.NewReaderSize(from, 64<<10)
 	var head [header]byte
 	var data []byte
 	for {
