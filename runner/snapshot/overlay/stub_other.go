@@ -25,4 +25,6 @@ func Repair(context.Context, snapshot.OpenOptions) ([]snapshot.DamageError, erro
 }
 
 // CollectBases frees what promotes to a workspace took away and no feature needs any more.
-func CollectBases(context.Context, string, string, int) (int64, error) { return 0, snapshot.ErrPlatform }
+func CollectBases(context.Context, string, string, int) (int64, error) {
+	return 0, snapshot.ErrPlatform
+}
