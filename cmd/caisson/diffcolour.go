@@ -43,12 +43,12 @@ func (w *diffWriter) Flush() error {
 }
 
 const (
-	bold  = "\x1b[1m"
-	red   = "\x1b[31m"
-	green = "\x1b[32m"
+	bold   = "\x1b[1m"
+	red    = "\x1b[31m"
+	green  = "\x1b[32m"
 	yellow = "\x1b[33m"
-	cyan  = "\x1b[36m"
-	reset = "\x1b[0m"
+	cyan   = "\x1b[36m"
+	reset  = "\x1b[0m"
 )
 
 // emit writes the line that has been gathered.

@@ -18,10 +18,10 @@ type runOptions struct {
 	patchFile                   string
 	allowProtected              []string
 
-	steps          []string // each a line for sh -c, instead of args
-	retry, detach  bool
-	noCheckpoints  bool
-	key            string
+	steps         []string // each a line for sh -c, instead of args
+	retry, detach bool
+	noCheckpoints bool
+	key           string
 
 	remove, quiet bool
 	streamOptions
