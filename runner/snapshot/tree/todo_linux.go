@@ -11,11 +11,6 @@ func Restore(ctx context.Context, from, onto *View, upper string, o RestoreOptio
 	return nil, errors.ErrUnsupported
 }
 
-// Merge makes one layer in dst that shows over below what layers show, newest first.
-func Merge(ctx context.Context, layers []Root, below *View, dst string) error {
-	return errors.ErrUnsupported
-}
-
 // Manifest is what an upper layer looked like.
 type Manifest struct{}
 

@@ -104,7 +104,7 @@ func (v *View) At(root int) *beneath.Root { return v.roots[root] }
 // openTop opens the root of the view. Its places are those of all layers: no mark in a root hides another.
 func (v *View) openTop() (*dir, error) {
 	d := &dir{places: v.tops}
-	for i, r := range v.roots {
+	for i, r := range v.roots[:len(v.tops)] {
 		fd, err := r.Open("", beneath.ReadDir)
 		if err != nil {
 			d.close()

@@ -268,6 +268,11 @@ func (c *Cursor) Parent(path string) (dir int, name string, err error) {
 	return dir, name, err
 }
 
+// Holds reports whether the directory that is open is path, or below it.
+func (c *Cursor) Holds(path string) bool {
+	return c.used && (c.path == path || strings.HasPrefix(c.path, path+"/"))
+}
+
 // Close frees what is open; the cursor can be used again.
 func (c *Cursor) Close() {
 	if c.used {

@@ -1,0 +1,153 @@
+package tree
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/layer"
+)
+
+// Merge makes one layer in dst, an empty directory, that shows over below what layers, newest first, show over it: the
+// same names, contents, attributes, times, owners and groups of hard links, also when others edit the workspace later.
+// below is nil if nothing is. What is deleted stays a whiteout, also of names that below does not have.
+//
+// Nothing in dst is a hard link of a layer's file. What may be seen are other inode numbers, and the number of links of
+// files of which only some names still show. Errors name the path; dst then holds something and is of no use.
+func Merge(ctx context.Context, layers []Root, below *View, dst string) error {
+	all := slices.Clone(layers)
+	if below != nil {
+		all = append(all, below.layers...)
+	}
+	v, err := OpenView(all)
+	if err != nil {
+		return err
+	}
+	run := *v // sees the run only
+	run.tops = v.tops[:len(layers)]
+	root, err := beneath.OpenRoot(dst)
+	if err != nil {
+		return errors.Join(err, v.Close())
+	}
+	root.Ours = true
+	m := &merger{run: &run, to: layer.NewWriter(root, layers[0].mark())}
+	if err = m.merge(ctx); err == nil {
+		err = m.to.Finish()
+	}
+	m.to.Abandon()
+	return errors.Join(err, root.Close(), v.Close())
+}
+
+type merger struct {
+	run *View
+	to  *layer.Writer
+}
+
+func (m *merger) merge(ctx context.Context) error {
+	d, err := m.run.openTop()
+	if err != nil {
+		return err
+	}
+	return m.dir(ctx, d, "", false)
+}
+
+// source names what find found, for copying.
+func (v *View) source(d *dir, s *side, name string) *layer.Source {
+	l := &v.layers[s.root]
+	src := &layer.Source{Root: v.roots[s.root], Base: l.Base, Mark: l.mark(), Dir: s.dir, Name: name, Stat: s.st}
+	if l.Plain {
+		src.Mark = ""
+	}
+	return src
+}
+
+// sourceOf names an open directory, for copying.
+func (v *View) sourceOf(d *dir) *layer.Source {
+	p := d.places[0]
+	return v.source(d, &side{root: p.layer, dir: d.fds[0]}, p.path)
+}
+
+// dir makes a directory of what the run holds of it, and closes d. closed says that nothing of the layers below shows in
+// it.
+func (m *merger) dir(ctx context.Context, d *dir, path string, closed bool) error {
+	defer d.close()
+	if err := m.to.Dir(path, d.fds[0], m.run.sourceOf(d)); err != nil {
+		return err
+	}
+	names, err := m.run.names(d)
+	if err != nil {
+		return err
+	}
+	var dirs []string
+	for _, name := range names {
+		var s side
+		if err := m.run.find(d, name, &s); err != nil {
+			return err
+		}
+		sub := beneath.Join(path, name)
+		switch {
+		case s.at == len(d.fds): // removed a moment ago: no layer does that
+		case !s.ok && closed:
+		case !s.ok:
+			err = m.to.Whiteout(sub)
+		case beneath.IsDir(&s.st):
+			dirs = append(dirs, name)
+		default:
+			err = m.file(ctx, d, &s, path, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, name := range dirs {
+		if err := m.sub(ctx, d, path, name, closed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *merger) file(ctx context.Context, d *dir, s *side, path, name string) error {
+	if beneath.IsFile(&s.st) {
+		fd, err := m.run.roots[s.root].OpenListed(s.dir, name)
+		if err != nil {
+			return m.run.roots[s.root].Fail("open", beneath.Join(path, name), err)
+		}
+		k, err := readMarks(fd, m.run.layers[s.root].mark())
+		unix.Close(fd)
+		if err == nil && k.metacopy {
+			err = ErrUnusableLayers
+		}
+		if err != nil {
+			return m.run.roots[s.root].Fail("getxattr", beneath.Join(path, name), err)
+		}
+	}
+	return m.to.Copy(ctx, m.run.source(d, s, name), beneath.Join(path, name))
+}
+
+// sub makes a directory below one, and marks it so that the kernel goes on in the layers below where it would have gone
+// on from the run.
+func (m *merger) sub(ctx context.Context, above *dir, path, name string, closed bool) error {
+	d, t := &dir{}, &trail{name: name}
+	if err := m.run.extend(d, t, above.places); err != nil {
+		d.close()
+		return err
+	}
+	sub := beneath.Join(path, name)
+	mark, value := "", ""
+	switch {
+	case t.stop && !closed:
+		mark, value = "opaque", "y"
+	case t.stop:
+	case t.rooted(), t.name != name && !closed:
+		mark, value = "redirect", t.name
+	}
+	closed = t.stop || closed && !t.rooted()
+	if err := m.dir(ctx, d, sub, closed); err != nil || mark == "" {
+		return err
+	}
+	return m.to.SetMark(sub, mark, value)
+}
