@@ -3,43 +3,237 @@ package disk
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// Names in features/ID.
+const (
+	recordName = "disk.json"
+	imageName  = "disk.img"
+	plainName  = "disk" // the directory of units without a file system of their own
+)
+
+const ballastName = "ballast" // in a unit
 
 // Unit is an open disk unit. It is safe for concurrent use.
 type Unit struct {
-	dir       string
-	mechanism Mechanism
-	limits    Limits
+	place  *place
+	volume volume
+	use    *os.File // locked, shared: the unit is in use
+
+	mu     sync.Mutex // guards what follows, the ballast and place.record
+	closed bool
 }
 
 // Dir is the directory that counts: 0700, below /proc/self/fd for units with a file system of their own, so good for this
 // process only and until Close. The name "ballast" in it is taken.
-func (u *Unit) Dir() string { return u.dir }
+func (u *Unit) Dir() string { return u.volume.dir() }
 
 // Mechanism says how the limits are enforced.
-func (u *Unit) Mechanism() Mechanism { return u.mechanism }
+func (u *Unit) Mechanism() Mechanism { return u.place.Mechanism }
 
 // Limits returns what the unit may hold.
-func (u *Unit) Limits() Limits { return u.limits }
+func (u *Unit) Limits() Limits {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.place.limits()
+}
+
+var errClosed = fmt.Errorf("the disk unit: %w", fs.ErrClosed)
 
 // Usage asks the kernel; a watched unit is walked through, which takes about 2 µs a file.
-func (u *Unit) Usage() (Usage, error) { return Usage{}, errors.ErrUnsupported }
+func (u *Unit) Usage() (Usage, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return Usage{}, errClosed
+	}
+	h, err := u.place.host()
+	if err != nil {
+		return Usage{}, err
+	}
+	usage, err := u.volume.usage(&u.place.record)
+	if err != nil {
+		return Usage{}, fmt.Errorf("%v: %w", u.place, err)
+	}
+	usage.Used, usage.Inodes = max(usage.Used, 0), max(usage.Inodes, 0)
+	usage.Limit, usage.HostFree = u.place.Bytes, max(h.free, 0)
+	if u.place.Inodes != nil {
+		usage.InodeLimit = *u.place.Inodes
+	}
+	return usage, nil
+}
 
 // Resize changes the limits of the unit while it is in use. ErrResize, *RoomError.
-func (u *Unit) Resize(ctx context.Context, l Limits) error { return errors.ErrUnsupported }
+func (u *Unit) Resize(ctx context.Context, l Limits) error {
+	if err := l.validate(); err != nil {
+		return err
+	}
+	unlock, err := u.place.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return errClosed
+	}
+	if err := u.place.read(); err != nil { // somebody else may have changed it
+		return err
+	}
+	if more := l.Bytes - u.place.Bytes; more > 0 {
+		if err := u.place.makeRoom(ctx, u.place, need{limit: l.Bytes, host: more}, l.Total); err != nil {
+			return err
+		}
+	}
+	next := u.place.record
+	next.Bytes, next.Inodes = l.Bytes, l.Inodes
+	if err := u.volume.resize(ctx, u.place, &next); err != nil {
+		return fmt.Errorf("%v: %w", u.place, err)
+	}
+	u.place.record = next
+	return u.place.write()
+}
 
 // Reserve gives the ballast free, for a seal or a rollback in a full unit, or takes it back: what of it fits, and an error
 // (ENOSPC, EDQUOT) when that is not all.
-func (u *Unit) Reserve(free bool) error { return errors.ErrUnsupported }
+func (u *Unit) Reserve(free bool) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.closed:
+		return errClosed
+	case u.place.Mechanism == Watched:
+		return nil // nothing stops a writer there
+	}
+	dir := filepath.Join(u.Dir(), ballastName)
+	if free {
+		return dropBallast(dir)
+	}
+	return makeBallast(dir)
+}
 
-// Watch sends the usage each time when 75, 90, 95 or 100 % are crossed upwards, and closes the channel when ctx ends. Of a
-// watched unit it sends every second all that is over the limit.
-func (u *Unit) Watch(ctx context.Context) <-chan Usage { return nil }
+// makeBallast makes what is missing: files, of which the first one is large.
+func makeBallast(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	// The directory itself is one of the inodes.
+	for n := range int(BallastInodes) - 1 {
+		f, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(n)), os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			err = unix.Fallocate(int(f.Fd()), 0, 0, int64(Ballast))
+			if errors.Is(err, unix.EOPNOTSUPP) {
+				_, err = f.Write(make([]byte, Ballast))
+			}
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return &os.PathError{Op: "allocate", Path: f.Name(), Err: err}
+		}
+	}
+	return nil
+}
 
-// Discard closes the unit and throws away what it holds without writing it to disk first: for features that go with
-// their task. Nobody else may have it open.
-func (u *Unit) Discard() error { return errors.ErrUnsupported }
+func dropBallast(dir string) error {
+	var errs []error
+	for n := range int(BallastInodes) - 1 {
+		if err := os.Remove(filepath.Join(dir, strconv.Itoa(n))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// watchEvery is how often Watch looks. Nothing announces how full a file system is.
+const watchEvery = time.Second
+
+// Watch sends the usage each time when 75, 90, 95 or 100 % are crossed upwards, and closes the channel when ctx ends or the
+// unit is closed. Of a watched unit it sends every second what is over the limit.
+func (u *Unit) Watch(ctx context.Context) <-chan Usage {
+	c := make(chan Usage)
+	go func() {
+		defer close(c)
+		ticker := time.NewTicker(watchEvery)
+		defer ticker.Stop()
+		for level := 0; ; {
+			began := time.Now()
+			usage, err := u.Usage()
+			if errors.Is(err, fs.ErrClosed) {
+				return
+			}
+			next := levelOf(usage)
+			if err == nil && (next > level || next == 100 && u.Mechanism() == Watched) {
+				select {
+				case c <- usage:
+				case <-ctx.Done():
+					return
+				}
+			}
+			if err == nil {
+				level = next
+			}
+			// To walk through a large tree must not become all that the machine does.
+			ticker.Reset(max(watchEvery, 10*time.Since(began)))
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return c
+}
+
+func levelOf(u Usage) int {
+	level := 0
+	for _, l := range []int{75, 90, 95, 100} {
+		if u.Percent() >= l {
+			level = l
+		}
+	}
+	if u.Full() {
+		level = 100
+	}
+	return level
+}
+
+// Discard closes the unit and removes it with what it holds, without writing that to disk first: for features that go
+// with their task. Nobody else may have it open.
+func (u *Unit) Discard() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.closed {
+		return nil
+	}
+	u.volume.discard()
+	err := u.place.remove()
+	return errors.Join(err, u.shut())
+}
 
 // Close detaches the unit. The kernel writes what is dirty, which can take a second; where a live sandbox still has it
 // mounted, that happens when it ends. It is idempotent.
-func (u *Unit) Close() error { return nil }
+func (u *Unit) Close() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.shut()
+}
+
+func (u *Unit) shut() error {
+	if u.closed {
+		return nil
+	}
+	u.closed = true
+	return errors.Join(u.volume.close(), u.use.Close())
+}

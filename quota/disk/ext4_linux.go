@@ -1,0 +1,386 @@
+package disk
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/quota"
+)
+
+// blockSize is that of images, and of their loop devices.
+const blockSize = 4096
+
+// images is the mechanism Ext4: a file system in an image, without a journal. What a killed process leaves is in order, for
+// the kernel unmounts it then; after a loss of power it is checked (recoverImage).
+type images struct{}
+
+func (images) lockFile(p *place) string { return p.image() }
+
+// create copies the template. The copy is whole before it has its name.
+func (images) create(ctx context.Context, p *place) error {
+	t, err := p.template(ctx, p.limits())
+	if err != nil {
+		return err
+	}
+	p.Size, p.Free, p.FreeInodes = t.Size, t.Free, t.FreeInodes
+	unlock, err := p.lock() // the image is larger than its limit: that much was not asked of the host yet
+	if err != nil {
+		return err
+	}
+	err = p.makeRoom(ctx, p, need{host: p.Size}, 0)
+	if err == nil {
+		err = p.write()
+	}
+	unlock()
+	if err != nil {
+		return err
+	}
+	tmp := p.image() + newSuffix
+	if err := t.copy(tmp, p); err != nil {
+		return errors.Join(noRoom(p, err), os.Remove(tmp))
+	}
+	return os.Rename(tmp, p.image())
+}
+
+// noRoom gives a full host its type.
+func noRoom(p *place, err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return errors.Join(&RoomError{Asked: p.Size, Of: "file system of " + p.state, Remedy: "free space on the host, or remove features (`caisson rm`)"}, err)
+	}
+	return err
+}
+
+// allocate gives a whole image its blocks: a sparse one would fail inside with EIO when the host is full.
+func (p *place) allocate() error {
+	h, err := p.host()
+	if err != nil || h.memory { // there a block is memory, and stays in it for good
+		return err
+	}
+	f, err := os.OpenFile(p.image(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(p.Size)); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return errors.Join(noRoom(p, os.NewSyscallError("fallocate", err)), f.Close())
+	}
+	return f.Close()
+}
+
+func (images) open(ctx context.Context, p *place) (volume, error) {
+	// The device holds this very open file, and with it the lock: as long as the kernel uses it, the image is in use.
+	image, err := os.OpenFile(p.image(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = image.Close() }()
+	if err := flock(image, unix.LOCK_SH|unix.LOCK_NB); err != nil {
+		return nil, err
+	}
+	l, err := attached(image)
+	if err == nil && l == nil {
+		if err = recoverImage(ctx, p, image); err == nil {
+			l, err = attach(image)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = l.Close() }()
+	root, err := mountImage(l)
+	if err != nil {
+		return nil, err
+	}
+	return &imageVolume{root: root}, nil
+}
+
+// mountImage mounts a device. Tables of inodes that were never used are not zeroed in the background: that would be 50 MB
+// of writing for each feature.
+func mountImage(l *os.File) (*os.File, error) {
+	return mount("ext4", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOATIME,
+		"source="+l.Name(), "noinit_itable")
+}
+
+// idle returns the blocks that are free inside to the host.
+func (m images) idle(ctx context.Context, p *place) (quota.Bytes, error) {
+	v, err := m.open(ctx, p)
+	if err != nil {
+		return 0, err
+	}
+	err = trim(v.dir())
+	if err := errors.Join(err, v.close()); err != nil {
+		return 0, err
+	}
+	return allocated(p.image()), nil
+}
+
+// trim is FITRIM of everything; the loop device makes holes in the image of it.
+func trim(dir string) error {
+	const fitrim = 0xc0185879
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	all := struct{ start, length, least uint64 }{length: 1<<64 - 1}
+	err = ioctl(f, fitrim, &all)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // a host's file system without holes: then it stays large
+	}
+	return os.NewSyscallError("FITRIM", err)
+}
+
+func (images) remove(p *place) error {
+	for _, name := range []string{p.image() + newSuffix, p.image()} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Fields of the superblock, which is at byte 1024 (Documentation/filesystems/ext4/super.rst).
+const (
+	superAt       = 1024
+	superState    = 0x3a
+	superUUID     = 0x68
+	superChecksum = 0x3fc
+	superSize     = 1024
+
+	stateValid = 1
+	stateError = 2
+)
+
+func readSuper(image *os.File) ([]byte, error) {
+	super := make([]byte, superSize)
+	if _, err := image.ReadAt(super, superAt); err != nil {
+		return nil, err
+	}
+	const magicAt, magic = 0x38, 0xef53
+	if binary.LittleEndian.Uint16(super[magicAt:]) != magic {
+		return nil, fmt.Errorf("%w: %s is no ext4 image", ErrDamaged, image.Name())
+	}
+	return super, nil
+}
+
+// newUUID makes an image another one than its template: overlayfs tells lower layers apart by it. The template has the
+// feature metadata_csum_seed, so that nothing else depends on it.
+func newUUID(image *os.File) error {
+	super, err := readSuper(image)
+	if err != nil {
+		return err
+	}
+	uuid := super[superUUID : superUUID+16]
+	_, _ = rand.Read(uuid)
+	uuid[6], uuid[8] = uuid[6]&0x0f|0x40, uuid[8]&0x3f|0x80 // RFC 9562, version 4
+	// ext4 has the checksum without the final complement.
+	sum := ^crc32.Checksum(super[:superChecksum], crc32.MakeTable(crc32.Castagnoli))
+	binary.LittleEndian.PutUint32(super[superChecksum:], sum)
+	_, err = image.WriteAt(super, superAt)
+	return err
+}
+
+// recoverImage checks a file system that was not unmounted: the power was lost. The caller knows that nobody has it attached.
+func recoverImage(ctx context.Context, p *place, image *os.File) error {
+	super, err := readSuper(image)
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: the image of feature %s is too short", ErrDamaged, p.id)
+	}
+	if err != nil {
+		return err
+	}
+	if state := binary.LittleEndian.Uint16(super[superState:]); state&stateValid != 0 && state&stateError == 0 {
+		return nil
+	}
+	fsck, err := tool("e2fsck")
+	if err != nil {
+		return fmt.Errorf("%w: feature %s was open when the power was lost, and its disk must be checked: %w", ErrDamaged, p.id, err)
+	}
+	const repaired, reboot = 1, 2 // exit status bits of e2fsck(8)
+	out, err := exec.CommandContext(ctx, fsck, "-f", "-y", image.Name()).CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && exit.ExitCode()&^(repaired|reboot) == 0 {
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: e2fsck cannot repair feature %s: %w: %.300s", ErrDamaged, p.id, err, out)
+	}
+	return nil
+}
+
+// imageVolume is a detached mount.
+type imageVolume struct{ root *os.File }
+
+func (v *imageVolume) dir() string { return procPath(v.root) }
+
+func (v *imageVolume) usage(r *record) (Usage, error) { return statUsage(v.root, r) }
+
+// statUsage counts from what was free when the file system was new.
+func statUsage(root *os.File, r *record) (Usage, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(root.Fd()), &st); err != nil {
+		return Usage{}, os.NewSyscallError("fstatfs", err)
+	}
+	return Usage{
+		Used:   r.Free - quota.Bytes(int64(st.Bavail)*st.Frsize) - slackBytes,
+		Inodes: r.FreeInodes - quota.Count(st.Ffree) - slackInodes,
+	}, nil
+}
+
+// discard keeps the kernel from asking the image's disk to make anything durable when it unmounts.
+func (v *imageVolume) discard() {
+	ctx, err := unix.Fspick(int(v.root.Fd()), "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return // it is only slower
+	}
+	defer func() { _ = unix.Close(ctx) }()
+	if unix.FsconfigSetFlag(ctx, "nobarrier") == nil {
+		_ = unix.FsconfigReconfigure(ctx)
+	}
+}
+
+func (v *imageVolume) close() error { return v.root.Close() }
+
+// Requests of ext4 and of loop devices.
+const (
+	ext4Resize  = 0x40086610 // EXT4_IOC_RESIZE_FS
+	setCapacity = 0x4c07     // LOOP_SET_CAPACITY
+)
+
+const fillerName = "filler" // in the ballast: what a smaller limit takes away
+
+// resize makes a limit smaller by filling up what is to be missing, and larger by emptying that first, then by growing.
+// Inodes are there from the beginning and become no more than they were then.
+func (v *imageVolume) resize(ctx context.Context, p *place, next *record) error {
+	if (next.Inodes == nil) != (p.Inodes == nil) {
+		return fmt.Errorf("%w: a limit of inodes cannot be added or taken away; fork the feature", ErrResize)
+	}
+	if next.Inodes != nil {
+		if err := v.resizeInodes(p, next); err != nil {
+			return err
+		}
+	}
+	more := next.Bytes - p.Bytes
+	if more == 0 {
+		return nil
+	}
+	filler, err := os.OpenFile(filepath.Join(v.dir(), ballastName, fillerName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = filler.Close() }()
+	info, err := filler.Stat()
+	if err != nil {
+		return err
+	}
+	fill := quota.Bytes(info.Size()) - more
+	if fill < 0 {
+		if err := v.grow(p, next, -fill); err != nil {
+			return err
+		}
+		fill = 0
+	}
+	if err := resizeFile(filler, int64(fill)); err != nil {
+		return errors.Join(fmt.Errorf("%w: it holds more than %s: %w", ErrResize, next.Bytes, err), resizeFile(filler, info.Size()))
+	}
+	next.Free += more
+	return nil
+}
+
+// resizeFile changes the size of a file of allocated blocks.
+func resizeFile(f *os.File, size int64) error {
+	if err := f.Truncate(size); err != nil || size == 0 {
+		return err
+	}
+	return os.NewSyscallError("fallocate", unix.Fallocate(int(f.Fd()), 0, 0, size))
+}
+
+// resizeInodes adds or removes empty files.
+func (v *imageVolume) resizeInodes(p *place, next *record) error {
+	more := int(*next.Inodes - *p.Inodes)
+	dir := filepath.Join(v.dir(), ballastName, surplusName)
+	have, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if more > len(have) {
+		return fmt.Errorf("%w: a feature's disk is made for its inodes, and this one for at most %d; fork it", ErrResize, int(*p.Inodes)+len(have))
+	}
+	for n := range max(more, 0) { // the last ones, so that they stay numbered without a gap
+		if err := os.Remove(filepath.Join(dir, strconv.Itoa(len(have)-1-n))); err != nil {
+			return err
+		}
+	}
+	if more < 0 {
+		if err := fillInodes(dir, len(have), -more); err != nil {
+			return fmt.Errorf("%w: it holds more than %d inodes: %w", ErrResize, *next.Inodes, err)
+		}
+	}
+	next.FreeInodes += quota.Count(more)
+	return nil
+}
+
+// grow makes the image larger until at least so many more bytes are free, and takes what is too much into the next limit.
+func (v *imageVolume) grow(p *place, next *record, more quota.Bytes) error {
+	before, err := v.free()
+	if err != nil {
+		return err
+	}
+	image, err := os.OpenFile(p.image(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = image.Close() }()
+	l, err := attached(image)
+	if err != nil || l == nil {
+		return errors.Join(err, fmt.Errorf("%w: its loop device is gone", ErrDamaged))
+	}
+	defer func() { _ = l.Close() }()
+	const turns = 8
+	for range turns {
+		now, err := v.free()
+		if err != nil || now-before >= more {
+			return err
+		}
+		lack := more - (now - before)
+		next.Size += (lack + lack/32 + blockSize) / blockSize * blockSize
+		if err := v.growTo(image, l, next.Size); err != nil {
+			return fmt.Errorf("%w: %w", ErrResize, err)
+		}
+	}
+	return fmt.Errorf("%w: it does not grow", ErrResize)
+}
+
+func (v *imageVolume) free() (quota.Bytes, error) {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(v.root.Fd()), &st); err != nil {
+		return 0, os.NewSyscallError("fstatfs", err)
+	}
+	return quota.Bytes(int64(st.Bavail) * st.Frsize), nil
+}
+
+func (v *imageVolume) growTo(image, l *os.File, size quota.Bytes) error {
+	if err := unix.Fallocate(int(image.Fd()), 0, 0, int64(size)); err != nil {
+		return os.NewSyscallError("fallocate", err)
+	}
+	if err := unix.IoctlSetInt(int(l.Fd()), setCapacity, 0); err != nil {
+		return os.NewSyscallError("LOOP_SET_CAPACITY", err)
+	}
+	dir, err := os.Open(v.dir())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	blocks := uint64(size / blockSize)
+	return os.NewSyscallError("EXT4_IOC_RESIZE_FS", ioctl(dir, ext4Resize, &blocks))
+}

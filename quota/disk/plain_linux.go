@@ -1,0 +1,190 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/quota"
+)
+
+// directory is a volume that is a directory of the state directory's own file system.
+type directory struct{ path string }
+
+func (d directory) dir() string { return d.path }
+func (directory) discard()      {}
+func (directory) close() error  { return nil }
+
+// makePlain makes features/ID/disk, empty.
+func (p *place) makePlain() error {
+	if err := os.Mkdir(p.plain(), 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(p.plain(), 0o700) // whatever the umask is
+}
+
+// memory is the mechanism Tmpfs. features/ID/disk is only there to be locked.
+type memory struct{}
+
+func (memory) lockFile(p *place) string                 { return p.plain() }
+func (memory) create(_ context.Context, p *place) error { return p.makePlain() }
+func (memory) remove(p *place) error                    { return os.RemoveAll(p.plain()) }
+
+func (memory) idle(context.Context, *place) (quota.Bytes, error) { return 0, nil }
+
+func (memory) open(_ context.Context, p *place) (volume, error) {
+	parameters := append([]string{"mode=0700"}, memorySize(&p.record)...)
+	root, err := mount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOATIME, parameters...)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Statfs_t
+	if err := makeBallast(procPath(root) + "/" + ballastName); err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
+	if err := unix.Fstatfs(int(root.Fd()), &st); err != nil {
+		return nil, errors.Join(os.NewSyscallError("fstatfs", err), root.Close())
+	}
+	p.Free, p.FreeInodes = quota.Bytes(int64(st.Bavail)*st.Frsize), quota.Count(st.Ffree)
+	return &memoryVolume{imageVolume{root}}, nil
+}
+
+// memorySize are the options of tmpfs. It counts no directory's bytes, but 20 bytes or so of the names.
+func memorySize(r *record) []string {
+	size := []string{"size=" + strconv.FormatInt(int64(r.Bytes+Ballast+slackBytes), 10)}
+	if r.Inodes == nil {
+		return append(size, "nr_inodes=0")
+	}
+	return append(size, fmt.Sprintf("nr_inodes=%d", *r.Inodes+BallastInodes+slackInodes+1))
+}
+
+type memoryVolume struct{ imageVolume }
+
+func (memoryVolume) discard() {}
+
+func (v *memoryVolume) resize(_ context.Context, _ *place, next *record) error {
+	ctx, err := unix.Fspick(int(v.root.Fd()), "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("fspick", err)
+	}
+	defer func() { _ = unix.Close(ctx) }()
+	var before, after unix.Statfs_t
+	if err := unix.Fstatfs(int(v.root.Fd()), &before); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	if (next.Inodes == nil) != (before.Files == 0) {
+		return fmt.Errorf("%w: a limit of inodes cannot be added or taken away", ErrResize)
+	}
+	for _, o := range memorySize(next) {
+		key, value, _ := strings.Cut(o, "=")
+		if err := unix.FsconfigSetString(ctx, key, value); err != nil {
+			return explain(ctx, "fsconfig "+o, err)
+		}
+	}
+	if err := unix.FsconfigReconfigure(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrResize, explain(ctx, "remount", err)) // it holds more than that
+	}
+	if err := unix.Fstatfs(int(v.root.Fd()), &after); err != nil {
+		return os.NewSyscallError("fstatfs", err)
+	}
+	next.Free += quota.Bytes(int64(after.Bavail-before.Bavail) * after.Frsize)
+	next.FreeInodes += quota.Count(after.Ffree - before.Ffree)
+	return nil
+}
+
+// watched is the mechanism Watched: a directory, and nothing that stops a writer.
+type watched struct{}
+
+func (watched) lockFile(p *place) string                 { return p.plain() }
+func (watched) create(_ context.Context, p *place) error { return p.makePlain() }
+func (watched) remove(p *place) error                    { return os.RemoveAll(p.plain()) }
+
+func (watched) open(_ context.Context, p *place) (volume, error) {
+	return watchedVolume{directory{p.plain()}}, nil
+}
+
+func (watched) idle(ctx context.Context, p *place) (quota.Bytes, error) {
+	u, err := watchedVolume{directory{p.plain()}}.usage(&p.record)
+	return u.Used, err
+}
+
+type watchedVolume struct{ directory }
+
+func (watchedVolume) resize(context.Context, *place, *record) error { return nil }
+
+func (v watchedVolume) usage(*record) (Usage, error) {
+	root, err := os.Open(v.path)
+	if err != nil {
+		return Usage{}, err
+	}
+	defer func() { _ = root.Close() }()
+	c := counter{linked: map[uint64]bool{}}
+	if err := c.count(root, 0); err != nil {
+		return Usage{}, err
+	}
+	return Usage{Used: c.bytes - slackBytes, Inodes: c.inodes - slackInodes}, nil
+}
+
+// counter adds up a tree that others change meanwhile. It follows no link, and opens nothing by more than one name.
+type counter struct {
+	bytes  quota.Bytes
+	inodes quota.Count
+	linked map[uint64]bool // inodes with several names that were counted
+}
+
+// deepest is how deep a tree may be: each level takes a file descriptor. A path that the kernel takes has 2,048.
+const deepest = 3000
+
+func (c *counter) count(dir *os.File, depth int) error {
+	if depth > deepest {
+		return fmt.Errorf("more than %d directories in each other: %w", deepest, unix.ENAMETOOLONG)
+	}
+	for {
+		entries, err := dir.ReadDir(256)
+		for _, e := range entries {
+			if err := c.entry(dir, e.Name(), depth); err != nil {
+				return err
+			}
+		}
+		if err != nil || len(entries) == 0 {
+			return nil //nolint:nilerr // the end, or it was removed
+		}
+	}
+}
+
+func (c *counter) entry(dir *os.File, name string, depth int) error {
+	var st unix.Stat_t
+	if unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return nil // gone meanwhile
+	}
+	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	if !isDir && st.Nlink > 1 {
+		if c.linked[st.Ino] {
+			return nil
+		}
+		c.linked[st.Ino] = true
+	}
+	c.bytes += quota.Bytes(st.Blocks * 512)
+	c.inodes++
+	if !isDir {
+		return nil
+	}
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
+		return nil // gone, or another thing by now
+	case errors.Is(err, fs.ErrPermission):
+		return nil // a sandbox's own mode 000, as an ordinary user: its blocks count, what is in it does not
+	case err != nil:
+		return os.NewSyscallError("openat", err)
+	}
+	below := os.NewFile(uintptr(fd), name)
+	defer func() { _ = below.Close() }()
+	return c.count(below, depth+1)
+}
