@@ -344,5 +344,15 @@ var fileTypes = map[uint32]FileType{
 	unix.S_IFSOCK: Socket, unix.S_IFCHR: Char, unix.S_IFBLK: Block,
 }
 
+// typeBits is the inverse of TypeOf.
+func typeBits(t FileType) uint32 {
+	for bits, name := range fileTypes {
+		if name == t {
+			return bits
+		}
+	}
+	return 0
+}
+
 // TypeOf is the type that stat tells.
 func TypeOf(st *unix.Stat_t) FileType { return fileTypes[st.Mode&unix.S_IFMT] }

@@ -88,15 +88,6 @@ func line(t testing.TB, v *View, path string, s *Stat, inodes map[object]string)
 	return text
 }
 
-func typeBits(t FileType) uint32 {
-	for bits, name := range fileTypes {
-		if name == t {
-			return bits
-		}
-	}
-	return 0
-}
-
 // listed lists a view as kernel.List lists a mount.
 func listed(t testing.TB, v *View) map[string]string {
 	t.Helper()

@@ -55,7 +55,7 @@ func (m *merger) merge(ctx context.Context) error {
 }
 
 // source names what find found, for copying.
-func (v *View) source(d *dir, s *side, name string) *layer.Source {
+func (v *View) source(s *side, name string) *layer.Source {
 	l := &v.layers[s.root]
 	src := &layer.Source{Root: v.roots[s.root], Base: l.Base, Mark: l.mark(), Dir: s.dir, Name: name, Stat: s.st}
 	if l.Plain {
@@ -67,7 +67,7 @@ func (v *View) source(d *dir, s *side, name string) *layer.Source {
 // sourceOf names an open directory, for copying.
 func (v *View) sourceOf(d *dir) *layer.Source {
 	p := d.places[0]
-	return v.source(d, &side{root: p.layer, dir: d.fds[0]}, p.path)
+	return v.source(&side{root: p.layer, dir: d.fds[0]}, p.path)
 }
 
 // dir makes a directory of what the run holds of it, and closes d. closed says that nothing of the layers below shows in
@@ -125,7 +125,7 @@ func (m *merger) file(ctx context.Context, d *dir, s *side, path, name string) e
 			return m.run.roots[s.root].Fail("getxattr", beneath.Join(path, name), err)
 		}
 	}
-	return m.to.Copy(ctx, m.run.source(d, s, name), beneath.Join(path, name))
+	return m.to.Copy(ctx, m.run.source(s, name), beneath.Join(path, name))
 }
 
 // sub makes a directory below one, and marks it so that the kernel goes on in the layers below where it would have gone

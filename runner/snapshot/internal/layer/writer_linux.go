@@ -63,7 +63,12 @@ func NewWriter(root *beneath.Root, mark string) *Writer {
 // Finish sets what has to wait until everything is there: the directories' times and modes.
 func (w *Writer) Finish() error {
 	w.Abandon()
+	done := make(map[string]bool, len(w.dirs))
 	for _, d := range slices.Backward(w.dirs) {
+		if done[d.path] { // looked different first
+			continue
+		}
+		done[d.path] = true
 		fd, err := w.Root.Open(d.path, beneath.ReadDir)
 		if err == nil {
 			err = unix.Fchmod(fd, d.mode)
@@ -206,7 +211,7 @@ func (w *Writer) Copy(ctx context.Context, s *Source, path string) error {
 		return w.Root.Fail("open", path, err)
 	}
 	key := linkKey{s.Root, s.Stat.Ino}
-	if first, ok := w.links[key]; ok && s.Stat.Nlink > 1 && !s.Base {
+	if first, ok := w.links[key]; ok && s.Stat.Nlink > 1 {
 		from, base, err := w.first.Parent(first)
 		if err == nil {
 			err = unix.Linkat(from, base, dir, name, 0)
@@ -236,6 +241,9 @@ func (w *Writer) file(ctx context.Context, s *Source, dir int, name string) erro
 		return err
 	}
 	defer unix.Close(src)
+	if err := unix.Fstat(src, &s.Stat); err != nil { // others may have replaced it
+		return err
+	}
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	dst, err := beneath.Retry(func() (int, error) { return unix.Openat(dir, name, flags, 0o600) })
 	if err != nil {
