@@ -44,10 +44,10 @@ func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, Health{API: APIVersion, Version: s.opt.Version, PID: os.Getpid(), StateDir: s.opt.StateDir,
-			Started: s.started, Features: append([]string{}, s.opt.Supervisor.Live()...)}, nil)
+			Started: s.started, Features: append([]string{}, s.keeper.Live()...)}, nil)
 	})
 	mux.HandleFunc("POST /stop", s.stop)
-	for _, x := range routes {
+	for _, x := range s.routes {
 		mux.HandleFunc("POST /"+APIVersion+"/"+x.route(), func(w http.ResponseWriter, r *http.Request) {
 			if v := r.Header.Get(versionHeader); v != s.opt.Version {
 				refuseRequest(w, versionError(s.opt.Version, v))
@@ -98,7 +98,7 @@ func (s *Server) stop(w http.ResponseWriter, r *http.Request) {
 		refuseRequest(w, err)
 		return
 	}
-	a := stopped{Features: append([]string{}, s.opt.Supervisor.Live()...)}
+	a := stopped{Features: append([]string{}, s.keeper.Live()...)}
 	err := s.stopAll(a.Features, runner.StopOptions{Grace: q.Grace, Seal: q.Seal})
 	s.mu.Lock()
 	s.asked = err == nil

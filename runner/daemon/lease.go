@@ -17,14 +17,14 @@ type lease struct {
 func (s *Server) reap(ctx context.Context) time.Duration {
 	var next time.Duration
 	live := map[string]*lease{}
-	for _, id := range s.opt.Supervisor.Live() {
+	for _, id := range s.keeper.Live() {
 		left, known := s.remaining(ctx, id)
 		switch {
 		case !known:
 			continue
 		case left <= 0:
 			s.logf("feature %s: its time is over", id)
-			if err := s.opt.Supervisor.Stop(ctx, []string{id}, runner.StopOptions{Grace: stopGrace, Seal: true}); err != nil {
+			if err := s.keeper.Stop(ctx, []string{id}, runner.StopOptions{Grace: stopGrace, Seal: true}); err != nil {
 				s.logf("feature %s: stopping it: %v", id, err)
 				left = time.Minute // and then again
 			}
@@ -47,7 +47,7 @@ func (s *Server) remaining(ctx context.Context, id string) (time.Duration, bool)
 	if l != nil && l.idle == 0 { // nothing that happens changes it
 		return l.left(time.Time{}), true
 	}
-	f, err := s.opt.Supervisor.Feature(ctx, id)
+	f, err := s.keeper.Feature(ctx, id)
 	if err != nil {
 		return 0, false // it has just gone
 	}

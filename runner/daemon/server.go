@@ -86,6 +86,8 @@ type Options struct {
 // for concurrent use.
 type Server struct {
 	opt     Options
+	keeper  keeper
+	routes  []route
 	started time.Time
 	life    context.Context // of tasks and streams; they outlive the request that began them
 	end     context.CancelCauseFunc
@@ -103,19 +105,29 @@ type Server struct {
 	features map[string]*lease
 }
 
+// keeper is what the server itself asks of its supervisor.
+type keeper interface {
+	Live() []string // ids of the features that are live in this process
+	Feature(ctx context.Context, ref string) (*runner.FeatureInfo, error)
+	Stop(ctx context.Context, features []string, o runner.StopOptions) error
+}
+
 // New returns a server that does not serve yet: see Serve for the background, Hold for a foreground run.
 func New(o Options) *Server {
 	o.SocketDir = cmp.Or(o.SocketDir, socket.Dir(o.StateDir))
 	o.Idle = cmp.Or(o.Idle, DefaultIdle)
 	o.Version = cmp.Or(o.Version, buildVersion())
-	s := &Server{opt: o, started: time.Now(), active: time.Now(), kick: make(chan struct{}, 1),
+	s := &Server{opt: o, started: time.Now(), active: time.Now(), kick: make(chan struct{}, 1), routes: routes,
 		sessions: map[string]*session{}, features: map[string]*lease{}}
 	s.life, s.end = context.WithCancelCause(context.Background())
+	if o.Supervisor != nil {
+		s.Use(o.Supervisor)
+	}
 	return s
 }
 
 // Use gives the server its supervisor, whose Options.Holding is the server's Hold.
-func (s *Server) Use(v *runner.Supervisor) { s.opt.Supervisor = v }
+func (s *Server) Use(v *runner.Supervisor) { s.opt.Supervisor, s.keeper = v, v }
 
 // errLeaving is why what is still under way ends when the supervisor goes.
 var errLeaving = errors.New("the supervisor is leaving")
@@ -154,7 +166,7 @@ func (s *Server) Serve(ctx context.Context) (err error) {
 	s.opt.Ready.say([]byte(served))
 	why := s.watch(ctx)
 	s.logf("leaving: %v", why)
-	err = errors.Join(s.stopAll(s.opt.Supervisor.Live(), runner.StopOptions{Grace: stopGrace, Seal: true}), s.shut(d, srv))
+	err = errors.Join(s.stopAll(s.keeper.Live(), runner.StopOptions{Grace: stopGrace, Seal: true}), s.shut(d, srv))
 	<-done
 	s.logf("left")
 	return err
@@ -275,7 +287,7 @@ func (s *Server) watch(ctx context.Context) error {
 func (s *Server) idle() (time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	busy := len(s.opt.Supervisor.Live()) > 0 || len(s.sessions) > 0
+	busy := len(s.keeper.Live()) > 0 || len(s.sessions) > 0
 	switch {
 	case s.asked && !busy:
 		s.leaving = true
@@ -315,6 +327,7 @@ func (s *Server) Hold(_ context.Context, id string) (release func(), err error) 
 		return nil, fmt.Errorf("serving the feature %s: %w", id, err)
 	}
 	own := New(s.opt) // it ends with the feature
+	own.keeper, own.routes = s.keeper, s.routes
 	srv, done := own.open(d)
 	return func() {
 		_ = own.shut(d, srv) // a link and a socket: the next one sweeps them
@@ -329,5 +342,5 @@ func (s *Server) stopAll(features []string, o runner.StopOptions) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), o.Grace+takeover)
 	defer cancel()
-	return s.opt.Supervisor.Stop(ctx, features, o)
+	return s.keeper.Stop(ctx, features, o)
 }
