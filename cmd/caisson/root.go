@@ -32,12 +32,16 @@ A feature can live for days: run -d and exec work in it, every state that was go
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cmd.ValidateFlagGroups(); err != nil { // cobra asks only later, when it is no usage error any more
+				return err
+			}
 			a.parsed = true
 			if !slices.Contains(forwarding, cmd.Name()) {
 				ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 				cmd.SetContext(ctx)
 			}
+			return nil
 		},
 	}
 	root.SetOut(a.stdout)

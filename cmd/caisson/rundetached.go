@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/daemon"
@@ -20,6 +23,7 @@ func runDetached(ctx context.Context, a *app, o *runOptions) error {
 	if err != nil {
 		return err
 	}
+	o.leaveOpen(request)
 	c, err := a.ensureSupervisor(ctx)
 	if err != nil {
 		return err
@@ -39,6 +43,17 @@ func runDetached(ctx context.Context, a *app, o *runOptions) error {
 	a.note("feature %s is live", name)
 	fmt.Fprintf(a.stderr, "  output:  caisson logs --follow %s\n  command: caisson exec %s -- COMMAND\n  end:     caisson stop %s\n", name, name, name)
 	return nil
+}
+
+// leaveOpen gives a detached command the input, or the terminal, that attach joins later.
+func (o *runOptions) leaveOpen(r *runner.Request) {
+	if o.interactive || o.tty {
+		r.Interactive, r.Stdin = true, strings.NewReader("")
+	}
+	if o.tty {
+		r.TTY = true
+		r.Terminal = runner.Terminal{In: r.Stdin, Out: io.Discard, Name: os.Getenv("TERM")}
+	}
 }
 
 // ensureSupervisor reaches the background supervisor of the state directory, and starts it when there is none.

@@ -60,14 +60,14 @@ func (o *runOptions) check(a *app) error {
 		return usage("a command and --step exclude each other")
 	case len(o.args) == 0 && len(o.steps) == 0 && !o.detach:
 		return usage("no command given")
-	case o.detach && (o.tty || o.interactive):
-		return usage("-d and -i or -t exclude each other: caisson exec -it FEATURE joins your terminal to a command")
 	case o.detach && o.remove:
 		return usage("-d and --rm exclude each other")
 	case o.detach && a.persistence == "memory":
 		return usage("-d and --state-persistence memory exclude each other")
 	case o.remove && o.promote != "" && o.promote != runner.PromoteNone:
 		return usage("--rm and --promote exclude each other")
+	case o.detach:
+		return nil // nothing of ours is joined to it
 	}
 	return o.streamOptions.check(a)
 }
