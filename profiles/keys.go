@@ -52,7 +52,7 @@ var keys = sync.OnceValue(func() []key {
 		{path: "network.allow", about: "what mode allow lets through: names, *.suffixes, CIDRs, groups",
 			kind: words(func(p *Profile) *[]string { return &p.Network.Allow }, plain)},
 	}
-	return slices.Concat(table, limitKeys(), controlKeys(), insideKeys(), changeKeys())
+	return slices.Concat(table, limitKeys(), controlKeys(), insideKeys(), changeKeys(), featureKeys())
 })
 
 func limitKeys() []key {
@@ -69,10 +69,12 @@ func limitKeys() []key {
 			kind: quantity(func(p *Profile) *quota.Bytes { return &p.Limits.Output }, quota.ParseBytes)},
 		{path: "limits.tmp", flag: "tmp-size", about: "size of /tmp; what is in it counts as memory",
 			kind: quantity(func(p *Profile) *quota.Bytes { return &p.Limits.Tmp }, quota.ParseBytes)},
-		{path: "limits.disk", flag: "disk", maybe: true, about: "bytes that the workspace and home may grow by; not available in this version",
+		{path: "limits.disk", flag: "disk", maybe: true, about: "bytes that a feature may hold: changes, checkpoints, home",
 			kind: optional(func(p *Profile) **quota.Bytes { return &p.Limits.Disk }, quota.ParseBytes)},
-		{path: "limits.inodes", flag: "inodes", maybe: true, about: "files that may be added; not available in this version",
-			kind: optional(func(p *Profile) **quota.Count { return &p.Limits.Inodes }, quota.ParseCount)},
+		{path: "limits.inodes", flag: "inodes", maybe: true, about: "files that a feature may hold, or none for no limit",
+			kind: inodes()},
+		{path: "disk_total", flag: "disk-total", about: "bytes that all features of a state directory may hold together",
+			kind: quantity(func(p *Profile) *quota.Bytes { return &p.DiskTotal }, quota.ParseBytes)},
 	}
 }
 
@@ -135,52 +137,6 @@ func changeKeys() []key {
 			kind: growing(func(p *Profile) *[]string { return &p.Protected }, workspaceGlob)},
 		{path: "promote", flag: "promote", about: "what happens to an accepted change",
 			kind: word(func(p *Profile) *string { return &p.Promote }, "none", "patch", "apply")},
-	}
-}
-
-// quantity is a limit: less is narrower.
-func quantity[T interface {
-	~int64
-	String() string
-}](field func(p *Profile) *T, parse func(string) (T, error)) kind {
-	return of[T]{scalar[T]{
-		load:   func(p *Profile) (T, bool) { return *field(p), *field(p) != 0 },
-		store:  func(p *Profile, v T) { *field(p) = v },
-		parse:  positive(parse),
-		format: T.String,
-		narrow: func(have, v T) bool { return v <= have },
-		shape:  map[string]any{"type": []string{"string", "number"}},
-	}}
-}
-
-// optional is a limit that need not be there: to set it is narrower.
-func optional[T interface {
-	~int64
-	String() string
-}](field func(p *Profile) **T, parse func(string) (T, error)) kind {
-	return of[T]{scalar[T]{
-		load: func(p *Profile) (v T, ok bool) {
-			if f := *field(p); f != nil {
-				return *f, true
-			}
-			return v, false
-		},
-		store:  func(p *Profile, v T) { *field(p) = &v },
-		parse:  positive(parse),
-		format: T.String,
-		narrow: func(have, v T) bool { return v <= have },
-		shape:  map[string]any{"type": []string{"string", "number"}},
-	}}
-}
-
-// positive refuses zero where it is written: somebody who writes it means unlimited, and it is not.
-func positive[T ~int64](parse func(string) (T, error)) func(string) (T, error) {
-	return func(s string) (T, error) {
-		v, err := parse(s)
-		if err == nil && v == 0 {
-			err = errors.New("zero is no limit, and nothing is unlimited")
-		}
-		return v, err
 	}
 }
 

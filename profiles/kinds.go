@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -296,5 +297,51 @@ func (vars) schema() map[string]any {
 		"type":                 "object",
 		"propertyNames":        map[string]any{"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"},
 		"additionalProperties": map[string]any{"type": []string{"string", "number", "boolean"}},
+	}
+}
+
+// quantity is a limit: less is narrower.
+func quantity[T interface {
+	~int64
+	String() string
+}](field func(p *Profile) *T, parse func(string) (T, error)) kind {
+	return of[T]{scalar[T]{
+		load:   func(p *Profile) (T, bool) { return *field(p), *field(p) != 0 },
+		store:  func(p *Profile, v T) { *field(p) = v },
+		parse:  positive(parse),
+		format: T.String,
+		narrow: func(have, v T) bool { return v <= have },
+		shape:  map[string]any{"type": []string{"string", "number"}},
+	}}
+}
+
+// optional is a limit that need not be there: to set it is narrower.
+func optional[T interface {
+	~int64
+	String() string
+}](field func(p *Profile) **T, parse func(string) (T, error)) kind {
+	return of[T]{scalar[T]{
+		load: func(p *Profile) (v T, ok bool) {
+			if f := *field(p); f != nil {
+				return *f, true
+			}
+			return v, false
+		},
+		store:  func(p *Profile, v T) { *field(p) = &v },
+		parse:  positive(parse),
+		format: T.String,
+		narrow: func(have, v T) bool { return v <= have },
+		shape:  map[string]any{"type": []string{"string", "number"}},
+	}}
+}
+
+// positive refuses zero where it is written: somebody who writes it means unlimited, and it is not.
+func positive[T ~int64](parse func(string) (T, error)) func(string) (T, error) {
+	return func(s string) (T, error) {
+		v, err := parse(s)
+		if err == nil && v == 0 {
+			err = errors.New("zero is no limit, and nothing is unlimited")
+		}
+		return v, err
 	}
 }

@@ -24,6 +24,19 @@ var narrowerAndWider = map[string][3]string{
 	"limits.tmp":              {"1m", "512k", "2m"},
 	"limits.disk":             {"1g", "512m", "2g"},
 	"limits.inodes":           {"1000", "999", "1001"},
+	"disk_total":              {"2g", "1g", "3g"},
+	"checkpoints.off":         {"false", "false", "true"},
+	"checkpoints.every":       {"30s", "10s", "31s"},
+	"checkpoints.files":       {"50", "49", "51"},
+	"checkpoints.debounce":    {"5s", "1s", "6s"},
+	"retention.count":         {"10", "10", "9"},
+	"retention.age":           {"10h", "10h", "9h"},
+	"retention.bytes":         {"1g", "1g", "512m"},
+	"retention.export":        {"zstd", "zstd", "none"},
+	"ttl":                     {"8h", "1h", "9h"},
+	"idle":                    {"8h", "1h", "9h"},
+	"base":                    {"overlay", "overlay", "copy"},
+	"driver":                  {"auto", "auto", "copy"},
 	"controls.required":       {"[userns, seccomp]", "[seccomp, userns, fds]", "[userns]"},
 	"controls.wanted":         {"[userns]", "[userns, fds]", "[]"},
 	"controls.waivable":       {"[userns, fds]", "[fds]", "[userns, fds, idmap]"},
@@ -77,6 +90,32 @@ func TestEveryKeyNarrowsAndNeverWidens(t *testing.T) {
 		line := 1 + len(strings.Split(k.path, "."))
 		if !errors.As(err, &mistake) || mistake.Key != k.path || mistake.Line != line || filepath.Base(mistake.Source) != WorkspaceFile {
 			t.Errorf("%s: %s is wider than %s: %v, want line %d", k.path, c[2], c[0], err, line)
+		}
+	}
+}
+
+// No limit of inodes is wider than any, and any is narrower than none.
+func TestInodesNone(t *testing.T) {
+	with := func(trusted, workspace string) (*Effective, error) {
+		return Load(options(tree(t, map[string]string{"user/default.yaml": "limits: {inodes: " + trusted + "}\n", "workspace/.caisson.yaml": "limits: {inodes: " + workspace + "}\n"})))
+	}
+	if e, err := with("none", "10000"); err != nil || e.NoInodeLimit || *e.Limits.Inodes != 10000 {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if _, err := with("10000", "none"); err == nil || !strings.Contains(err.Error(), "says none, where the trusted side says 10000") {
+		t.Error(err)
+	}
+	e := load(t, LoadOptions{Flags: map[string][]string{"disk": {"1g"}, "inodes": {"none"}}})
+	if e.Limits.Inodes != nil || !e.NoInodeLimit {
+		t.Errorf("%+v", e.Limits)
+	}
+	var text strings.Builder
+	if err := e.WriteText(&text); err != nil || !strings.Contains(text.String(), "inodes: none") {
+		t.Errorf("%v\n%s", err, text.String())
+	}
+	for _, flags := range []map[string][]string{{"inodes": {"0"}}, {"inodes": {"-1"}}, {"disk": {"none"}}, {"checkpoint-every": {"1ms"}}, {"ttl": {"0s"}}} {
+		if _, err := Load(LoadOptions{Flags: flags}); err == nil {
+			t.Errorf("%v is taken", flags)
 		}
 	}
 }

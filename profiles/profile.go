@@ -39,6 +39,33 @@ type Profile struct {
 	Gates     Gates    `json:"gates"`
 	Protected []string `json:"protected"` // globs that are never promoted without an explicit word
 	Promote   string   `json:"promote"`   // what happens to an accepted change: "none", "patch", "apply"
+
+	DiskTotal    quota.Bytes     `json:"disk_total"`               // of all features of a state directory
+	NoInodeLimit bool            `json:"no_inode_limit,omitempty"` // limits.inodes: none
+	Checkpoints  Checkpoints     `json:"checkpoints"`
+	Retention    Retention       `json:"retention"`
+	TTL          *quota.Duration `json:"ttl,omitempty"`  // that a feature stays live after its start; nil: for ever
+	Idle         *quota.Duration `json:"idle,omitempty"` // that it stays live when nothing runs in it
+	Base         string          `json:"base"`           // "overlay", "copy"
+	Driver       string          `json:"driver"`         // "auto", "overlay", "copy"
+}
+
+// Checkpoints says when a long step gets checkpoints by itself: after Every or Files changed files, whichever is first, once
+// nothing has changed for Debounce.
+type Checkpoints struct {
+	Off      *bool          `json:"off"`
+	Every    quota.Duration `json:"every"`
+	Files    quota.Count    `json:"files"`
+	Debounce quota.Duration `json:"debounce"`
+}
+
+// Retention says which checkpoints of a feature are kept: those that all of the rules keep, and whatever happens the last
+// good one, promoted ones, labelled ones and the one that the current state lies on.
+type Retention struct {
+	Count  quota.Count    `json:"count"`
+	Age    quota.Duration `json:"age"`
+	Bytes  *quota.Bytes   `json:"bytes,omitempty"` // nil: the disk limit is the only one
+	Export string         `json:"export"`          // what is done with the others: "none", "zstd"
 }
 
 // Network is the rule that holds for a step that names none.
