@@ -29,7 +29,8 @@ type box struct {
 	workspace string // lowest layer of /workspace
 	upper     string // of /workspace
 	ids       isolation.IDs
-	group     *quota.Group // nil when cgroups are waived
+	stacks    []isolation.Stack // as they are mounted
+	group     *quota.Group      // nil when cgroups are waived
 	steps     atomic.Uint32
 }
 
@@ -93,6 +94,7 @@ func (s *suite) tryStart(t *testing.T, changes ...change) (*box, error) {
 	if err != nil {
 		return nil, err
 	}
+	b.stacks = spec.Stacks
 	if b.Sandbox, err = s.engine.Start(t.Context(), spec); err != nil {
 		return nil, err
 	}

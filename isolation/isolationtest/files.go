@@ -291,3 +291,87 @@ func listing(t *testing.T, dir string) []string {
 	}))
 	return lines
 }
+
+// testDeepStack: as many layers as the kernel takes, at the start and by an exchange.
+func (s *suite) testDeepStack(t *testing.T) {
+	depth := 500
+	if s.o.Shallow {
+		depth = 40
+	}
+	b := s.start(t, func(o *isolation.BuildOptions, b *box) {
+		lowest := o.Stacks[0].Lower[0]
+		for i := range depth - 1 {
+			dir := b.layer(t)
+			writeFile(t, filepath.Join(dir, fmt.Sprintf("f%d", i)), "x")
+			o.Stacks[0].Lower = append([]isolation.Layer{{Path: dir}}, o.Stacks[0].Lower...)
+		}
+		if got := o.Stacks[0].Lower[depth-1]; got != lowest {
+			t.Errorf("lowest %+v", got)
+		}
+	})
+	next := b.fresh(t, workspace, b.stacks[0].Lower)
+	for _, name := range []string{"f0", fmt.Sprintf("f%d", depth-2)} {
+		if got := b.help(t, "read", "/workspace/"+name); got != "x" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	b.exchange(t, next)
+	b.help(t, "write", "/workspace/new", "y")
+	if got, err := os.ReadFile(filepath.Join(next.Upper, "new")); err != nil || string(got) != "y" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// testPlainStacks: a directory without overlay, writable, and layers without an upper.
+func (s *suite) testPlainStacks(t *testing.T) {
+	b := s.start(t)
+	dir := b.layer(t)
+	b.exchange(t, isolation.Stack{Target: workspace, Upper: dir}, b.fresh(t, home, b.stacks[1].Lower))
+	b.help(t, "write", "/workspace/plain", "x")
+	if got, err := os.ReadFile(filepath.Join(dir, "plain")); err != nil || string(got) != "x" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, lower := range [][]isolation.Layer{{{Path: dir}}, {{Path: dir}, {Path: b.workspace, Map: isolation.MapOwner}}} {
+		b.exchange(t, isolation.Stack{Target: workspace, Lower: lower})
+		if got := b.help(t, "read", "/workspace/plain"); got != "x" {
+			t.Errorf("%q", got)
+		}
+		for _, path := range []string{"/workspace/plain", "/workspace/new"} {
+			if r := b.run(t, b.process(t, "write", path, "y")); r.Code == 0 {
+				t.Errorf("%s was written, of %d layers and no upper", path, len(lower))
+			}
+		}
+	}
+}
+
+// testBadStacks: what cannot be mounted is an error, and changes nothing.
+func (s *suite) testBadStacks(t *testing.T) {
+	b := s.start(t)
+	b.help(t, "write", "/workspace/file", "x")
+	good := func() isolation.Stack { return b.fresh(t, home, b.stacks[1].Lower) }
+	bad := func(f func(*isolation.Stack)) isolation.Stack {
+		next := b.fresh(t, workspace, b.stacks[0].Lower)
+		f(&next)
+		return next
+	}
+	for name, c := range map[string][]isolation.Stack{
+		"incomplete":     {good(), {Target: workspace}},
+		"twice":          {good(), good()},
+		"overlap":        {good(), bad(func(s *isolation.Stack) { s.Target = home + "/below" })},
+		"not there":      {good(), bad(func(s *isolation.Stack) { s.Target = "/mnt" })},
+		"relative":       {good(), bad(func(s *isolation.Stack) { s.Target = "workspace" })},
+		"missing upper":  {good(), bad(func(s *isolation.Stack) { s.Upper += "/none" })},
+		"missing layer":  {good(), bad(func(s *isolation.Stack) { s.Lower = []isolation.Layer{{Path: b.dir + "/none"}} })},
+		"a file":         {good(), bad(func(s *isolation.Stack) { s.Lower = []isolation.Layer{{Path: b.stacks[0].Upper + "/file"}} })},
+		"too many":       {good(), bad(func(s *isolation.Stack) { s.Lower = slices.Repeat(s.Lower, 501) })},
+		"lost its mount": {good(), bad(func(s *isolation.Stack) { s.Work = "" })},
+	} {
+		if err := b.Exchange(t.Context(), c...); err == nil || errors.Is(err, os.ErrClosed) || errors.Is(err, isolation.ErrHeld) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := b.help(t, "read", "/workspace/file"); got != "x" {
+			t.Fatalf("%s: %q", name, got)
+		}
+	}
+	b.exchange(t, b.sealed(t)...)
+}

@@ -59,6 +59,8 @@ func init() { // a literal would refer to itself through tree
 		"edit":  edit,
 		"watch": watch,
 		"hog":   hog,
+		"hold":  hold,
+		"pair":  pair,
 	}
 }
 

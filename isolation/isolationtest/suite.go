@@ -1,5 +1,18 @@
 //go:build linux
 
+// Package isolationtest is the suite that every isolation.Engine passes: the contract of Engine, Sandbox,
+// Process and Execution, and a hostile program that tries to get out.
+//
+// The package under test gives its TestMain to the suite, because the test binary is also the program that
+// runs inside the sandboxes; so the suite needs no compiler, no shell and no tool where it runs:
+//
+//	func TestMain(m *testing.M) { isolationtest.Main(m) }
+//
+//	func TestSuite(t *testing.T) {
+//		isolationtest.Run(t, func(t *testing.T) isolation.Engine { … }, isolationtest.Options{Seccomp: seccomp.Default()})
+//	}
+//
+// Run works as root and as an unprivileged user; what only one of them can do is tested only there.
 package isolationtest
 
 import (
@@ -23,6 +36,7 @@ type Options struct {
 	Seccomp *specs.LinuxSeccomp // the filter of every sandbox
 	Cgroups *quota.Cgroups      // nil: cgroups are waived, and nothing about them is tested
 	Weaker  []isolation.Control // controls that are waived on this host
+	Shallow bool                // this kernel's overlay takes few layers
 }
 
 // suite is one run.
@@ -69,7 +83,7 @@ func Run(t *testing.T, newEngine func(t *testing.T) isolation.Engine, o Options)
 			tests []test
 		}{
 			{"lifecycle", lifecycleTests}, {"exec", execTests}, {"terminal", terminalTests}, {"tree", treeTests},
-			{"files", fileTests}, {"escape", escapeTests},
+			{"files", fileTests}, {"exchange", exchangeTests}, {"escape", escapeTests},
 		} {
 			t.Run(group.name, func(t *testing.T) {
 				for _, x := range group.tests {

@@ -53,7 +53,7 @@ func checkStacks(stacks []isolation.Stack) error {
 			return err
 		}
 		for _, other := range stacks[:i] {
-			if below(s.Target, other.Target) || below(other.Target, s.Target) {
+			if s.Target == other.Target || below(s.Target, other.Target) || below(other.Target, s.Target) {
 				return fmt.Errorf("%s and %s overlap", other.Target, s.Target)
 			}
 		}

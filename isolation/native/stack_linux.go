@@ -171,7 +171,8 @@ func (m *mounter) lower(p *plan, name string, layers []isolation.Layer) (lowerDi
 	open := m.open
 	if len(layers) > joinedLayers {
 		m.fixed++
-		open = m.openBriefly
+		number := childFDs() + m.fixed // one for all
+		open = func(p *plan, name, dir string) (fdPath, error) { return m.openBriefly(p, name, dir, number) }
 	}
 	d := lowerDirs{n: len(layers), open: func(i int) (fdPath, error) {
 		return m.layer(p, name+" lower "+strconv.Itoa(i), layers[i], open)
@@ -229,9 +230,9 @@ func (m *mounter) open(p *plan, name, dir string) (fdPath, error) {
 }
 
 // openBriefly is open until the next call: the kernel has taken the directory when it knows the option.
-func (m *mounter) openBriefly(p *plan, name, dir string) (fdPath, error) {
+func (m *mounter) openBriefly(p *plan, name, dir string, number int) (fdPath, error) {
 	if !m.e.root {
-		return p.open(name, dir, childFDs()+m.fixed), nil // one number for all
+		return p.open(name, dir, number), nil
 	}
 	if m.brief > 0 {
 		i := m.brief - 1

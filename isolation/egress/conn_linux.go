@@ -1,0 +1,450 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// helloTime is how long a client may take to say whom it wants.
+const helloTime = 15 * time.Second
+
+// chunk is what is copied at once, in bytes.
+const chunk = 128 << 10
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
+
+// budget is what is left of limits.
+type budget struct {
+	limits  Limits
+	out, in atomic.Int64
+	open    atomic.Int64
+	outRate *rate.Limiter
+	inRate  *rate.Limiter
+}
+
+func newBudget(l Limits) *budget {
+	burst := int(max(min(l.Rate, 1<<30), chunk))
+	return &budget{limits: l, outRate: rate.NewLimiter(rate.Limit(l.Rate), burst), inRate: rate.NewLimiter(rate.Limit(l.Rate), burst)}
+}
+
+// exceeded says which limit has been reached.
+func (b *budget) exceeded() string {
+	if b.out.Load()+b.in.Load() > b.limits.Bytes {
+		return fmt.Sprintf("more than %d bytes", b.limits.Bytes)
+	}
+	return ""
+}
+
+// flow is one connection.
+type flow struct {
+	g       *Gateway
+	t       target
+	inward  bool // somebody outside came to a published port
+	event   Event
+	began   time.Time
+	dialled netip.AddrPort
+	rule    string
+
+	last    atomic.Int64 // UnixNano of the last byte
+	out, in atomic.Int64
+
+	mu       sync.Mutex
+	ends     []func() // what ends it at once
+	ended    bool
+	why      Event // of a cut
+	upgrade  atomic.Bool
+	switched chan bool
+}
+
+// connection decides about one that the sandbox opens. It has a goroutine of its own.
+func (g *Gateway) connection(r *tcp.ForwarderRequest) {
+	id := r.ID()
+	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
+	t := target{addr: to.Addr(), port: to.Port()}
+	e := Event{Addr: to, Port: to.Port(), Protocol: "tcp"}
+	known := !inner(to.Addr())
+	if name, ok := g.names.of(to.Addr()); ok {
+		t, known = target{name: name, port: to.Port()}, true
+		e.Name = name
+	}
+	f := &flow{g: g, t: t, event: e, began: time.Now(), switched: make(chan bool, 1)}
+	f.touch()
+	if reason := g.enter(f); reason != "" {
+		r.Complete(true)
+		g.refused(e, Verdict{Rule: "limit", Reason: reason})
+		return
+	}
+	defer g.leave(f)
+	// Decided when it can be found by SetRule: a rule that comes later cuts it.
+	v := Verdict{Rule: "address", Reason: "nobody has this address"}
+	if known {
+		v = g.decide(t)
+	}
+	if f.rule = v.Rule; !v.Allowed {
+		r.Complete(true)
+		g.refused(e, v)
+		return
+	}
+	if g.rule().speaksTLS(t) {
+		f.secure(r)
+	} else {
+		f.plain(r)
+	}
+}
+
+// decide is the rule's word; a gateway that learns only says what it would have been.
+func (g *Gateway) decide(t target) Verdict {
+	v := g.rule().decide(t)
+	if !v.Allowed && g.opt.Learn && v.Remedy != "" && (t.name != "" && t.name != HostName || t.name == "" && public(t.addr)) {
+		return Verdict{Allowed: true, Rule: "learn", Remedy: v.Remedy}
+	}
+	return v
+}
+
+// enter admits a flow, or says which limit it would exceed.
+func (g *Gateway) enter(f *flow) string {
+	e := g.current.Load()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch n := len(g.flows); {
+	case g.closed:
+		return "the sandbox ends"
+	case n >= e.rule.limits.Connections || n >= g.total.limits.Connections:
+		return fmt.Sprintf("%d connections at once", n)
+	}
+	for _, b := range []*budget{e.used, g.total} {
+		if reason := b.exceeded(); reason != "" {
+			return reason
+		}
+	}
+	g.flows[f] = struct{}{}
+	g.running.Add(1)
+	return ""
+}
+
+func (g *Gateway) leave(f *flow) {
+	g.mu.Lock()
+	delete(g.flows, f)
+	g.mu.Unlock()
+	g.running.Done()
+}
+
+// secure takes the connection first, to read the TLS hello, and dials when it is the right one.
+func (f *flow) secure(r *tcp.ForwarderRequest) {
+	f.event.Protocol = "tls"
+	in, abort, err := accept(r)
+	if err != nil {
+		f.end(VerdictFailed, err)
+		return
+	}
+	f.ending(abort)
+	_ = in.SetReadDeadline(time.Now().Add(helloTime))
+	hello, err := checkHello(in, f.t.name)
+	if err != nil {
+		abort()
+		f.end(VerdictRefused, err)
+		return
+	}
+	_ = in.SetReadDeadline(time.Time{})
+	out, err := f.dial()
+	if err != nil {
+		abort()
+		f.end(verdictOf(err), err)
+		return
+	}
+	f.relay(in, out, func(dst io.Writer) error {
+		if _, err := dst.Write(hello); err != nil {
+			return err
+		}
+		return copyChunks(dst, in)
+	}, abort)
+}
+
+// plain dials first, so that a refused connection is one inside too.
+func (f *flow) plain(r *tcp.ForwarderRequest) {
+	out, err := f.dial()
+	if err != nil {
+		r.Complete(true)
+		f.end(verdictOf(err), err)
+		return
+	}
+	in, abort, err := accept(r)
+	if err != nil {
+		_ = out.Close()
+		f.end(VerdictFailed, err)
+		return
+	}
+	f.relay(in, out, func(dst io.Writer) error {
+		q := newRequests(f.t, in, dst)
+		q.headers = f.g.opt.Headers
+		q.asked = func() { f.upgrade.Store(true) }
+		q.upgraded = func() bool {
+			select {
+			case ok := <-f.switched:
+				return ok
+			case <-f.g.ctx.Done():
+				return false
+			}
+		}
+		return q.forward()
+	}, abort)
+}
+
+func verdictOf(err error) string {
+	if _, ok := errors.AsType[*refusedError](err); ok {
+		return VerdictRefused
+	}
+	return VerdictFailed
+}
+
+// accept completes the handshake inside.
+func accept(r *tcp.ForwarderRequest) (*gonet.TCPConn, func(), error) {
+	var q waiter.Queue
+	e, err := r.CreateEndpoint(&q)
+	if err != nil {
+		r.Complete(true)
+		return nil, nil, fmt.Errorf("handshake: %s", err)
+	}
+	r.Complete(false)
+	e.SocketOptions().SetKeepAlive(true)
+	return gonet.NewTCPConn(&q, e), e.Abort, nil
+}
+
+func (f *flow) dial() (net.Conn, error) {
+	ctx, cancel := context.WithCancel(f.g.ctx)
+	f.ending(cancel)
+	rule := f.g.rule()
+	out, at, err := f.g.opt.Outside.connect(ctx, rule, f.t)
+	f.mu.Lock()
+	f.dialled = at
+	f.mu.Unlock()
+	f.event.Dialled = at
+	if err == nil && f.g.rule() != rule {
+		f.g.review(f) // while we dialled
+	}
+	return out, err
+}
+
+// relay copies both ways until both have ended, or one has failed.
+func (f *flow) relay(in *gonet.TCPConn, out net.Conn, upwards func(io.Writer) error, abort func()) {
+	f.ending(func() { abort(); _ = out.Close() })
+	var failure error
+	var both sync.WaitGroup
+	both.Go(func() {
+		err := upwards(&meter{f: f, w: out, out: true})
+		if err == nil {
+			err = closeWrite(out)
+		} else {
+			abort()
+			_ = out.Close()
+		}
+		if errors.Is(err, errRefused) {
+			failure = err
+		}
+	})
+	both.Go(func() {
+		err := f.downwards(&meter{f: f, w: in}, out)
+		if err == nil {
+			err = in.CloseWrite()
+		}
+		if err != nil {
+			abort()
+			_ = out.Close()
+		}
+	})
+	both.Wait()
+	_ = in.Close()
+	_ = out.Close()
+	if failure != nil {
+		f.end(VerdictRefused, failure)
+		return
+	}
+	f.end(VerdictAllowed, nil)
+}
+
+// downwards copies what the server sends, and looks at the first answer when the client has asked for another protocol.
+func (f *flow) downwards(dst io.Writer, src io.Reader) error {
+	defer func() {
+		select {
+		case f.switched <- false:
+		default:
+		}
+	}()
+	b := chunks.Get().(*[]byte)
+	defer chunks.Put(b)
+	n, err := src.Read(*b)
+	if f.upgrade.Load() {
+		for err == nil && n < 12 { // HTTP/1.1 101
+			var more int
+			more, err = src.Read((*b)[n:])
+			n += more
+		}
+		f.switched <- switched((*b)[:n])
+	}
+	if n > 0 {
+		if _, err := dst.Write((*b)[:n]); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		return err
+	}
+	return copyChunks(dst, src)
+}
+
+func copyChunks(dst io.Writer, src io.Reader) error {
+	b := chunks.Get().(*[]byte)
+	defer chunks.Put(b)
+	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, *b)
+	return err
+}
+
+// meter counts what is written, holds it up to the rates, and ends what exceeds a limit.
+type meter struct {
+	f   *flow
+	w   io.Writer
+	out bool
+}
+
+func (m *meter) Write(p []byte) (int, error) {
+	f := m.f
+	epoch := f.g.current.Load()
+	written := 0
+	for len(p) > 0 {
+		part := p[:min(len(p), chunk)]
+		for _, b := range []*budget{epoch.used, f.g.total} {
+			count, limiter := &b.in, b.inRate
+			if m.out {
+				count, limiter = &b.out, b.outRate
+			}
+			if err := limiter.WaitN(f.g.ctx, len(part)); err != nil {
+				return written, err
+			}
+			count.Add(int64(len(part)))
+			if reason := b.exceeded(); reason != "" {
+				f.cut("limit", reason, "")
+				return written, errors.New(reason)
+			}
+		}
+		n, err := m.w.Write(part)
+		written += n
+		if m.out {
+			f.out.Add(int64(n))
+		} else {
+			f.in.Add(int64(n))
+		}
+		f.touch()
+		if err != nil {
+			return written, err
+		}
+		p = p[n:]
+	}
+	return written, nil
+}
+
+func (f *flow) touch()             { f.last.Store(time.Now().UnixNano()) }
+func (f *flow) touched() time.Time { return time.Unix(0, f.last.Load()) }
+
+// ending adds what ends the flow at once; when it was cut already, now.
+func (f *flow) ending(end func()) {
+	f.mu.Lock()
+	cut := f.why.Verdict != ""
+	f.ends = append(f.ends, end)
+	f.mu.Unlock()
+	if cut {
+		end()
+	}
+}
+
+// cut ends a flow from outside of it.
+func (f *flow) cut(rule, reason, remedy string) {
+	f.mu.Lock()
+	ends := f.ends
+	first := f.why.Verdict == "" && !f.ended
+	if first {
+		f.why = Event{Verdict: VerdictCut, Rule: rule, Reason: reason, Remedy: remedy}
+	}
+	f.mu.Unlock()
+	if first {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// end tells what became of a flow.
+func (f *flow) end(verdict string, err error) {
+	f.mu.Lock()
+	f.ended = true
+	why, ends := f.why, f.ends
+	f.mu.Unlock()
+	for _, end := range ends {
+		end() // what is over already does not mind
+	}
+	e := f.event
+	e.At, e.Duration = f.began, time.Since(f.began)
+	e.Out, e.In = f.out.Load(), f.in.Load()
+	e.Verdict, e.Rule = verdict, f.rule
+	if err != nil {
+		e.Reason = err.Error()
+	}
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		e.Rule, e.Reason, e.Remedy = refused.v.Rule, refused.v.Reason, refused.v.Remedy
+	}
+	if why.Verdict != "" {
+		e.Verdict, e.Rule, e.Reason, e.Remedy = why.Verdict, why.Rule, why.Reason, why.Remedy
+	}
+	f.g.tell(e)
+}
+
+// publish lets callers of the host's port in.
+func (g *Gateway) publish(l net.Listener, p Publish) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		f := &flow{g: g, t: target{addr: Sandbox4.Addr(), port: p.Port}, inward: true, began: time.Now(), rule: "publish", switched: make(chan bool, 1)}
+		f.event = Event{Addr: netip.AddrPortFrom(Sandbox4.Addr(), p.Port), Port: p.Port, Protocol: "tcp"}
+		f.touch()
+		if reason := g.enter(f); reason != "" {
+			_ = c.Close()
+			continue
+		}
+		go func() {
+			defer g.leave(f)
+			f.inwards(c, p)
+		}()
+	}
+}
+
+func (f *flow) inwards(c net.Conn, p Publish) {
+	f.ending(func() { _ = c.Close() })
+	ctx, cancel := context.WithTimeout(f.g.ctx, dialTime)
+	defer cancel()
+	from := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(Gateway4.AsSlice())}
+	to := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(Sandbox4.Addr().AsSlice()), Port: p.Port}
+	in, err := gonet.DialTCPWithBind(ctx, f.g.stack, from, to, ipv4.ProtocolNumber)
+	if err != nil {
+		f.end(VerdictFailed, err)
+		return
+	}
+	f.relay(in, c, func(dst io.Writer) error { return copyChunks(dst, in) }, func() { _ = in.Close() })
+}

@@ -1,0 +1,101 @@
+package egress
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// Try decides about NAME:PORT, ADDRESS:PORT or [ADDRESS]:PORT as it is decided at run time, without touching the network:
+// what a name resolves to is looked at when it is dialled.
+func (r *Rule) Try(destination string) Verdict {
+	t, err := parseTarget(destination)
+	if err != nil {
+		return Verdict{Rule: "syntax", Reason: err.Error()}
+	}
+	return r.decide(t)
+}
+
+// decide is the rule's word on a destination.
+func (r *Rule) decide(t target) Verdict {
+	if e := find(r.deny, t); e != nil {
+		return Verdict{Rule: "deny " + e.text, Reason: "the rule denies it"}
+	}
+	if r.mode != ModeNone {
+		if e := find(r.allow, t); e != nil {
+			return Verdict{Allowed: true, Rule: e.text}
+		}
+	}
+	switch {
+	case t.name == HostName:
+		return Verdict{Rule: string(r.mode), Reason: "the host's loopback is reached only by host:PORT", Remedy: "host:" + strconv.Itoa(int(t.port))}
+	case t.name == "" && !public(t.addr):
+		v := Verdict{Rule: string(r.mode), Reason: "not an address of the public internet", Remedy: remedy(t)}
+		if plainAddr(t.addr) != nil {
+			v.Remedy = ""
+		}
+		return v
+	case r.mode == ModeOpen:
+		return Verdict{Allowed: true, Rule: string(ModeOpen)}
+	case r.mode == ModeNone:
+		return Verdict{Rule: string(ModeNone), Reason: "the step has no network", Remedy: remedy(t)}
+	}
+	return Verdict{Rule: string(ModeAllow), Reason: "no entry of the rule names it", Remedy: remedy(t)}
+}
+
+func remedy(t target) string { return t.String() }
+
+// decideAddr is the rule's word on an address that an allowed name has resolved to: a public one that nothing denies, or
+// one that an entry names as an address.
+func (r *Rule) decideAddr(t target, a netip.Addr) Verdict {
+	at := target{addr: a.Unmap(), port: t.port}
+	if e := find(r.deny, at); e != nil {
+		return Verdict{Rule: "deny " + e.text, Reason: fmt.Sprintf("%s resolves to %s, which the rule denies", t.name, a)}
+	}
+	if public(at.addr) {
+		return Verdict{Allowed: true}
+	}
+	if e := find(r.allow, at); e != nil {
+		return Verdict{Allowed: true, Rule: e.text}
+	}
+	return Verdict{Rule: string(r.mode), Reason: fmt.Sprintf("%s resolves to %s, which is not on the public internet", t.name, a), Remedy: at.String()}
+}
+
+// resolves reports whether a name may be known inside: whether some port of it may be reached.
+func (r *Rule) resolves(name string) Verdict {
+	for i := range r.deny {
+		if e := &r.deny[i]; len(e.ports) == 0 && e.matchesName(name) {
+			return Verdict{Rule: "deny " + e.text, Reason: "the rule denies it"}
+		}
+	}
+	if r.mode != ModeNone {
+		for i := range r.allow {
+			if e := &r.allow[i]; e.matchesName(name) {
+				return Verdict{Allowed: true, Rule: e.text}
+			}
+		}
+	}
+	switch {
+	case r.mode == ModeOpen && name != HostName:
+		return Verdict{Allowed: true, Rule: string(ModeOpen)}
+	case r.mode == ModeNone:
+		return Verdict{Rule: string(ModeNone), Reason: "the step has no network", Remedy: name}
+	}
+	return Verdict{Rule: string(r.mode), Reason: "no entry of the rule names it", Remedy: name}
+}
+
+// speaksTLS reports whether a destination must be spoken to in TLS: port 443, and where an entry says so.
+func (r *Rule) speaksTLS(t target) bool {
+	if t.name == "" || t.name == HostName {
+		return false
+	}
+	if t.port == 443 {
+		return true
+	}
+	for i := range r.allow {
+		if e := &r.allow[i]; e.tls && e.matches(t) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,204 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+	"golang.org/x/net/proxy"
+)
+
+// dialTime is how long the way outside may take.
+const dialTime = 15 * time.Second
+
+// Resolver is the part of net.Resolver that is used.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Outside is how the host reaches the world. The zero value resolves and dials directly.
+type Outside struct {
+	Resolver Resolver
+	// Dial connects to an address that was decided about; nil: net.Dialer.
+	Dial func(ctx context.Context, a netip.AddrPort) (net.Conn, error)
+	// Proxy is the host's configuration: names go through it, undecided, because only the proxy can resolve them. nil: none.
+	Proxy *httpproxy.Config
+}
+
+// HostProxy is the host's proxy configuration, from its environment: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY.
+func HostProxy(lookup func(string) string) *httpproxy.Config {
+	get := func(name, lower string) string {
+		if v := lookup(name); v != "" {
+			return v
+		}
+		return lookup(lower)
+	}
+	all := get("ALL_PROXY", "all_proxy")
+	c := &httpproxy.Config{HTTPProxy: get("HTTP_PROXY", "http_proxy"), HTTPSProxy: get("HTTPS_PROXY", "https_proxy"), NoProxy: get("NO_PROXY", "no_proxy")}
+	if c.HTTPSProxy == "" {
+		c.HTTPSProxy = all
+	}
+	if c.HTTPProxy == "" {
+		c.HTTPProxy = all
+	}
+	if c.HTTPProxy == "" && c.HTTPSProxy == "" {
+		return nil
+	}
+	return c
+}
+
+// refusedError is a destination that turned out to be none.
+type refusedError struct{ v Verdict }
+
+func (e *refusedError) Error() string { return e.v.Reason }
+
+// connect dials a destination that the rule allows. What a name resolves to is decided about, and exactly that is dialled.
+func (o *Outside) connect(ctx context.Context, r *Rule, t target) (net.Conn, netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	if t.name == HostName {
+		return o.first(ctx, []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, t.port)
+	}
+	if via, err := o.proxyFor(t); err != nil || via != nil {
+		if err != nil {
+			return nil, netip.AddrPort{}, err
+		}
+		c, err := throughProxy(ctx, via, t.String())
+		return c, netip.AddrPort{}, err
+	}
+	if t.name == "" {
+		return o.first(ctx, []netip.Addr{t.addr}, t.port)
+	}
+	resolver := o.Resolver
+	if resolver == nil {
+		resolver = net.DefaultResolver
+	}
+	found, err := resolver.LookupNetIP(ctx, "ip", t.name+".")
+	if err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	var good []netip.Addr
+	for _, a := range found {
+		a = a.Unmap()
+		if v := r.decideAddr(t, a); !v.Allowed { // one bad address is a name to distrust
+			return nil, netip.AddrPort{}, &refusedError{v}
+		}
+		good = append(good, a)
+	}
+	return o.first(ctx, good, t.port)
+}
+
+// first dials the addresses in turn.
+func (o *Outside) first(ctx context.Context, list []netip.Addr, port uint16) (net.Conn, netip.AddrPort, error) {
+	dial := o.Dial
+	if dial == nil {
+		dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", a.String())
+		}
+	}
+	errs := []error{errors.New("nobody there")}
+	for i, a := range list {
+		ap := netip.AddrPortFrom(a, port)
+		share := ctx
+		if deadline, ok := ctx.Deadline(); ok && i < len(list)-1 {
+			var cancel context.CancelFunc
+			share, cancel = context.WithTimeout(ctx, time.Until(deadline)/time.Duration(len(list)-i))
+			defer cancel()
+		}
+		c, err := dial(share, ap)
+		if err == nil {
+			return c, ap, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, netip.AddrPort{}, errs[len(errs)-1]
+}
+
+// proxyFor is the proxy for a destination, if there is one.
+func (o *Outside) proxyFor(t target) (*url.URL, error) {
+	if o.Proxy == nil {
+		return nil, nil
+	}
+	scheme := "https"
+	if t.port == 80 {
+		scheme = "http"
+	}
+	return o.Proxy.ProxyFunc()(&url.URL{Scheme: scheme, Host: t.String()})
+}
+
+// throughProxy asks an HTTP or SOCKS proxy for a connection.
+func throughProxy(ctx context.Context, via *url.URL, to string) (net.Conn, error) {
+	switch via.Scheme {
+	case "socks5", "socks5h":
+		d, err := proxy.FromURL(via, proxy.Direct)
+		if err != nil {
+			return nil, err
+		}
+		return d.(proxy.ContextDialer).DialContext(ctx, "tcp", to)
+	case "http", "https":
+		return throughHTTP(ctx, via, to)
+	}
+	return nil, fmt.Errorf("the host's proxy is of an unknown kind: %s", via.Scheme)
+}
+
+func throughHTTP(ctx context.Context, via *url.URL, to string) (net.Conn, error) {
+	address := via.Host
+	if via.Port() == "" {
+		address = net.JoinHostPort(via.Hostname(), map[string]string{"http": "80", "https": "443"}[via.Scheme])
+	}
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	if via.Scheme == "https" {
+		c = tls.Client(c, &tls.Config{ServerName: via.Hostname(), MinVersion: tls.VersionTLS12})
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	r := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: to}, Host: to, Header: http.Header{}}
+	if u := via.User; u != nil {
+		password, _ := u.Password()
+		r.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password)))
+	}
+	br := bufio.NewReader(c)
+	if err = r.Write(c); err == nil {
+		var answer *http.Response
+		if answer, err = http.ReadResponse(br, r); err == nil {
+			_ = answer.Body.Close() // of a successful CONNECT there is none
+			if answer.StatusCode != http.StatusOK {
+				err = fmt.Errorf("the host's proxy says %s", answer.Status)
+			}
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return &buffered{Conn: c, r: br}, nil
+}
+
+// buffered is a connection of which something was read already: the other end may speak first.
+type buffered struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (c *buffered) Read(p []byte) (int, error) { return c.r.Read(p) }
+
+func (c *buffered) CloseWrite() error { return closeWrite(c.Conn) }
+
+// closeWrite ends one direction, where the connection can.
+func closeWrite(c net.Conn) error {
+	if h, ok := c.(interface{ CloseWrite() error }); ok {
+		return h.CloseWrite()
+	}
+	return nil
+}

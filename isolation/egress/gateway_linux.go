@@ -1,0 +1,367 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+)
+
+const (
+	nic       = 1
+	dnsPort   = 53
+	maxSyns   = 512       // connections that are being decided about
+	bufferMax = 4 << 20   // of one direction of one connection, in bytes
+	buffer    = 256 << 10 // likewise, to begin with
+)
+
+// Options is what a Gateway works with.
+type Options struct {
+	TUN     *os.File // of OpenTUN; the gateway closes it
+	Rule    *Rule    // nil: None
+	Step    int
+	Total   Limits // of the feature, over all rules
+	Outside Outside
+	Headers []Header
+	Publish []Publish
+	Learn   bool        // allow what no entry denies and the public internet has, and say what was not named
+	Events  func(Event) // called from several goroutines; must not block
+}
+
+// Publish shows a port of the sandbox on the host.
+type Publish struct {
+	Host netip.AddrPort // port 0: any
+	Port uint16         // inside
+}
+
+// Gateway is the other end of a sandbox's device. When it is closed, or its process dies, the sandbox has no network.
+type Gateway struct {
+	opt     Options
+	ctx     context.Context
+	cancel  context.CancelFunc
+	stack   *stack.Stack
+	names   *names
+	current atomic.Pointer[epoch]
+	total   *budget
+	events  *rate.Limiter
+	dropped atomic.Int64
+
+	mu     sync.Mutex
+	flows  map[*flow]struct{}
+	closed bool
+
+	listeners []net.Listener
+	running   sync.WaitGroup
+}
+
+// epoch is a rule and what was used under it.
+type epoch struct {
+	rule *Rule
+	step int
+	used *budget
+}
+
+// Usage is what went through a gateway.
+type Usage struct {
+	Out, In     int64 // bytes
+	Connections int   // now
+	Dropped     int64 // events that came too fast to be told one by one
+}
+
+// Start puts a gateway behind a device.
+func Start(ctx context.Context, o Options) (*Gateway, error) {
+	if o.Rule == nil {
+		o.Rule = None()
+	}
+	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, total: newBudget(o.Total.withDefaults()), events: rate.NewLimiter(200, 2000)}
+	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	g.current.Store(&epoch{rule: o.Rule, step: o.Step, used: newBudget(o.Rule.limits)})
+	if err := g.makeStack(); err != nil {
+		g.cancel()
+		return nil, errors.Join(err, o.TUN.Close())
+	}
+	if err := g.serve(); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	g.running.Go(g.closeIdle)
+	return g, nil
+}
+
+func (g *Gateway) makeStack() error {
+	g.stack = stack.New(stack.Options{
+		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+	})
+	fd := int(g.opt.TUN.Fd())
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return fmt.Errorf("TUN device: %w", err)
+	}
+	link, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: MTU, RXChecksumOffload: true})
+	if err != nil {
+		return fmt.Errorf("TUN device: %w", err)
+	}
+	if err := g.stack.CreateNIC(nic, &filter{LinkEndpoint: link}); err != nil {
+		return fmt.Errorf("network stack: %s", err)
+	}
+	// Every address is ours: what is sent to it is decided about by the forwarder.
+	g.stack.SetPromiscuousMode(nic, true)
+	g.stack.SetSpoofing(nic, true)
+	g.stack.SetRouteTable([]tcpip.Route{{Destination: header.IPv4EmptySubnet, NIC: nic}, {Destination: header.IPv6EmptySubnet, NIC: nic}})
+	for protocol, a := range map[tcpip.NetworkProtocolNumber]netip.Addr{ipv4.ProtocolNumber: Gateway4, ipv6.ProtocolNumber: Gateway6} {
+		own := tcpip.ProtocolAddress{Protocol: protocol, AddressWithPrefix: tcpip.AddrFromSlice(a.AsSlice()).WithPrefix()}
+		if err := g.stack.AddProtocolAddress(nic, own, stack.AddressProperties{}); err != nil {
+			return fmt.Errorf("network stack: %s", err)
+		}
+	}
+	sack := tcpip.TCPSACKEnabled(true)
+	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: buffer, Max: bufferMax}
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: buffer, Max: bufferMax}
+	moderate := tcpip.TCPModerateReceiveBufferOption(true)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &moderate} {
+		if err := g.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fmt.Errorf("network stack: %s", err)
+		}
+	}
+	g.stack.SetTransportProtocolHandler(tcp.ProtocolNumber, tcp.NewForwarder(g.stack, 0, maxSyns, g.connection).HandlePacket)
+	g.stack.SetTransportProtocolHandler(udp.ProtocolNumber, g.datagram)
+	return nil
+}
+
+// serve answers DNS, and opens the published ports.
+func (g *Gateway) serve() error {
+	for protocol, a := range map[tcpip.NetworkProtocolNumber]netip.Addr{ipv4.ProtocolNumber: Gateway4, ipv6.ProtocolNumber: Gateway6} {
+		c, err := gonet.DialUDP(g.stack, &tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(a.AsSlice()), Port: dnsPort}, nil, protocol)
+		if err != nil {
+			return fmt.Errorf("DNS: %w", err)
+		}
+		g.running.Go(func() { g.serveDNS(c) })
+	}
+	for _, p := range g.opt.Publish {
+		l, err := net.Listen("tcp", p.Host.String())
+		if err != nil {
+			return fmt.Errorf("publish port %d: %w", p.Port, err)
+		}
+		g.listeners = append(g.listeners, l)
+		g.running.Go(func() { g.publish(l, p) })
+	}
+	return nil
+}
+
+// Published is where Options.Publish listens, in its order.
+func (g *Gateway) Published() []netip.AddrPort {
+	var list []netip.AddrPort
+	for _, l := range g.listeners {
+		if a, ok := l.Addr().(*net.TCPAddr); ok {
+			list = append(list, a.AddrPort())
+		}
+	}
+	return list
+}
+
+// serveDNS answers one after the other: an answer costs microseconds and waits for nobody.
+func (g *Gateway) serveDNS(c *gonet.UDPConn) {
+	stop := context.AfterFunc(g.ctx, func() { _ = c.Close() })
+	defer stop()
+	b := make([]byte, 4096)
+	for {
+		n, from, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		if a := g.answer(b[:n]); a != nil {
+			_, _ = c.WriteTo(a, from) // who asks asks again
+		}
+	}
+}
+
+// datagram refuses what is no question to the gateway; the stack then says that the port is closed.
+func (g *Gateway) datagram(id stack.TransportEndpointID, _ *stack.PacketBuffer) bool {
+	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
+	e := Event{Addr: to, Port: id.LocalPort, Protocol: "udp"}
+	e.Name, _ = g.names.of(to.Addr())
+	g.refused(e, Verdict{Rule: "udp", Reason: "only TCP goes out"})
+	return false
+}
+
+func address(a tcpip.Address) netip.Addr {
+	n, _ := netip.AddrFromSlice(a.AsSlice())
+	return n.Unmap()
+}
+
+func (g *Gateway) rule() *Rule { return g.current.Load().rule }
+
+// SetRule is a step's beginning: its rule holds from now on, also for connections that are there.
+func (g *Gateway) SetRule(step int, r *Rule) {
+	if r == nil {
+		r = None()
+	}
+	g.current.Store(&epoch{rule: r, step: step, used: newBudget(r.limits)})
+	for _, f := range g.all() {
+		g.review(f)
+	}
+}
+
+// review cuts a flow that the present rule does not allow.
+func (g *Gateway) review(f *flow) {
+	if f.inward {
+		return
+	}
+	f.mu.Lock()
+	dialled := f.dialled
+	f.mu.Unlock()
+	v := g.decide(f.t)
+	if v.Allowed && f.t.name != "" && f.t.name != HostName && dialled.IsValid() {
+		v = g.rule().decideAddr(f.t, dialled.Addr())
+	}
+	if !v.Allowed {
+		f.cut(v.Rule, "the step's rule does not allow it: "+v.Reason, v.Remedy)
+	}
+}
+
+func (g *Gateway) all() []*flow {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := make([]*flow, 0, len(g.flows))
+	for f := range g.flows {
+		list = append(list, f)
+	}
+	return list
+}
+
+// closeIdle cuts what has been silent for too long.
+func (g *Gateway) closeIdle() {
+	for {
+		idle := g.rule().limits.Idle
+		timer := time.NewTimer(max(idle/8, time.Millisecond))
+		select {
+		case <-g.ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		now := time.Now()
+		for _, f := range g.all() {
+			if now.Sub(f.touched()) > idle {
+				f.cut("limit", fmt.Sprintf("silent for %s", idle), "")
+			}
+		}
+	}
+}
+
+// Usage is what went through so far.
+func (g *Gateway) Usage() Usage {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return Usage{Out: g.total.out.Load(), In: g.total.in.Load(), Connections: len(g.flows), Dropped: g.dropped.Load()}
+}
+
+// Close cuts every connection and takes the device away. It is idempotent.
+func (g *Gateway) Close() error {
+	g.mu.Lock()
+	closed := g.closed
+	g.closed = true
+	g.mu.Unlock()
+	if closed {
+		return nil
+	}
+	g.cancel()
+	for _, l := range g.listeners {
+		_ = l.Close()
+	}
+	for _, f := range g.all() {
+		f.cut("closed", "the sandbox ends", "")
+	}
+	g.running.Wait()
+	g.stack.Destroy()
+	return g.opt.TUN.Close()
+}
+
+// refused tells of a refusal.
+func (g *Gateway) refused(e Event, v Verdict) {
+	e.Verdict, e.Rule, e.Reason, e.Remedy = VerdictRefused, v.Rule, v.Reason, v.Remedy
+	g.tell(e)
+}
+
+// tell passes an event on, unless they come too fast.
+func (g *Gateway) tell(e Event) {
+	if g.opt.Events == nil {
+		return
+	}
+	if !g.events.Allow() {
+		g.dropped.Add(1)
+		return
+	}
+	if e.At.IsZero() {
+		e.At = time.Now()
+	}
+	e.Step = g.current.Load().step
+	g.opt.Events(e)
+}
+
+// filter keeps away from the stack what it would answer by itself: echo requests to others than the gateway.
+type filter struct {
+	stack.LinkEndpoint
+	up stack.NetworkDispatcher
+}
+
+func (f *filter) Attach(d stack.NetworkDispatcher) {
+	if d == nil {
+		f.LinkEndpoint.Attach(nil)
+		return
+	}
+	f.up = d
+	f.LinkEndpoint.Attach(f)
+}
+
+// DeliverNetworkPacket implements stack.NetworkDispatcher.
+func (f *filter) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) {
+	if !foreignICMP(protocol, p) {
+		f.up.DeliverNetworkPacket(protocol, p)
+	}
+}
+
+// DeliverLinkPacket implements stack.NetworkDispatcher.
+func (f *filter) DeliverLinkPacket(protocol tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) {
+	f.up.DeliverLinkPacket(protocol, p)
+}
+
+// foreignICMP reports whether a packet is ICMP for others than the gateway, or a fragment, of which nobody knows.
+func foreignICMP(protocol tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) bool {
+	switch protocol {
+	case ipv4.ProtocolNumber:
+		b, ok := p.Data().PullUp(header.IPv4MinimumSize)
+		if !ok {
+			return true
+		}
+		h := header.IPv4(b)
+		return h.TransportProtocol() == header.ICMPv4ProtocolNumber && address(h.DestinationAddress()) != Gateway4
+	case ipv6.ProtocolNumber:
+		b, ok := p.Data().PullUp(header.IPv6MinimumSize)
+		if !ok {
+			return true
+		}
+		h := header.IPv6(b)
+		// What has extension headers is nothing that an ordinary client sends.
+		next := h.TransportProtocol()
+		return next != header.TCPProtocolNumber && next != header.UDPProtocolNumber && address(h.DestinationAddress()) != Gateway6
+	}
+	return true
+}

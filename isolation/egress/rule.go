@@ -1,0 +1,253 @@
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Rule is a parsed Policy. It does not change, and is safe for concurrent use.
+type Rule struct {
+	mode   Mode
+	allow  []entry
+	deny   []entry
+	limits Limits
+}
+
+// entry is one line of a rule.
+type entry struct {
+	text   string // as it was written, with the group it came by
+	name   string // a name, or with suffix what names end with
+	suffix bool
+	prefix netip.Prefix // valid: addresses instead of names
+	host   bool         // the host's loopback
+	ports  []portRange  // none: every port
+	tls    bool
+}
+
+type portRange struct{ low, high uint16 }
+
+// None is the rule that allows nothing.
+func None() *Rule { return &Rule{mode: ModeNone, limits: Limits{}.withDefaults()} }
+
+// Parse compiles a policy. Errors: *SyntaxError for an entry; others for the mode and the limits.
+func Parse(p Policy) (*Rule, error) {
+	r := &Rule{mode: p.Mode, limits: p.Limits.withDefaults()}
+	if p.Mode == "" {
+		r.mode = ModeNone
+	}
+	if !slices.Contains([]Mode{ModeNone, ModeAllow, ModeOpen}, r.mode) {
+		return nil, fmt.Errorf("network %q: one of none, allow, open", p.Mode)
+	}
+	if err := p.Limits.check(); err != nil {
+		return nil, err
+	}
+	g := groups{own: p.Groups}
+	var err error
+	if r.allow, err = g.entries("allow", p.Allow, nil); err != nil {
+		return nil, err
+	}
+	r.deny, err = g.entries("deny", p.Deny, nil)
+	return r, err
+}
+
+// Mode is the rule's mode.
+func (r *Rule) Mode() Mode { return r.mode }
+
+// Limits are the rule's, with defaults.
+func (r *Rule) Limits() Limits { return r.limits }
+
+// entries parses a list; inside says which groups it is part of.
+func (g *groups) entries(list string, texts []string, inside []string) ([]entry, error) {
+	var out []entry
+	for i, text := range texts {
+		fail := func(format string, args ...any) error {
+			return &SyntaxError{List: list, Index: i, Text: text, Reason: fmt.Sprintf(format, args...)}
+		}
+		if isGroup(text) {
+			if slices.Contains(inside, text) || len(inside) > maxNesting {
+				return nil, fail("a group that contains itself: %s", strings.Join(append(inside, text), " → "))
+			}
+			members, ok := g.find(text)
+			if !ok {
+				return nil, fail("there is no group of this name; groups: %s", strings.Join(g.names(), ", "))
+			}
+			more, err := g.entries("group "+text, members, append(slices.Clone(inside), text))
+			if err != nil {
+				return nil, err
+			}
+			for j := range more {
+				more[j].text = text + " → " + more[j].text
+			}
+			out = append(out, more...)
+			continue
+		}
+		e, err := parseEntry(text)
+		if err != nil {
+			return nil, fail("%v", err)
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}
+
+// parseEntry parses what is no group.
+func parseEntry(text string) (entry, error) {
+	e := entry{text: text}
+	rest, protocol, marked := cutProtocol(text)
+	if marked {
+		if protocol != "tls" {
+			return e, fmt.Errorf("/%s: only /tls can be asked for", protocol)
+		}
+		e.tls = true
+	}
+	host, ports, err := cutPorts(rest)
+	if err != nil {
+		return e, err
+	}
+	if ports != "" {
+		if e.ports, err = parsePorts(ports); err != nil {
+			return e, err
+		}
+	} else if marked {
+		return e, errors.New("/tls stands behind a port")
+	}
+	if host == "host" {
+		if len(e.ports) != 1 || e.ports[0].low != e.ports[0].high {
+			return e, errors.New("host needs one port: host:PORT")
+		}
+		e.host, e.name = true, HostName
+		return e, nil
+	}
+	if strings.ContainsAny(host, "/:") || looksLikeAddr(host) {
+		e.prefix, err = parsePrefix(host)
+		return e, err
+	}
+	if below, ok := strings.CutPrefix(host, "*."); ok {
+		e.suffix, host = true, below
+	}
+	e.name, err = parseName(host)
+	switch {
+	case err != nil:
+	case e.name == HostName:
+		err = errors.New("write host:PORT")
+	case !e.suffix && len(e.ports) == 0 && !strings.Contains(e.name, "."):
+		err = errors.New("neither a group nor a name with a dot; a name of one part needs a port")
+	}
+	return e, err
+}
+
+// cutProtocol cuts /tls off, which follows a port; a CIDR's slash does not.
+func cutProtocol(text string) (rest, protocol string, ok bool) {
+	i := strings.LastIndexByte(text, '/')
+	if i < 0 {
+		return text, "", false
+	}
+	tail := text[i+1:]
+	if tail == "" || strings.Trim(tail, "abcdefghijklmnopqrstuvwxyz") != "" {
+		return text, "", false
+	}
+	return text[:i], tail, true
+}
+
+// cutPorts splits an entry into host and ports.
+func cutPorts(text string) (host, ports string, err error) {
+	if inner, ok := strings.CutPrefix(text, "["); ok {
+		host, rest, ok := strings.Cut(inner, "]")
+		if !ok || rest != "" && rest[0] != ':' || rest == ":" {
+			return "", "", errors.New("[ADDRESS]:PORTS wanted")
+		}
+		return host, strings.TrimPrefix(rest, ":"), nil
+	}
+	if strings.Count(text, ":") != 1 { // none, or an IPv6 address
+		return text, "", nil
+	}
+	host, ports, _ = strings.Cut(text, ":")
+	if ports == "" {
+		return "", "", errors.New("no port behind the colon")
+	}
+	return host, ports, nil
+}
+
+func looksLikeAddr(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}
+
+func parsePrefix(text string) (netip.Prefix, error) {
+	if !strings.Contains(text, "/") {
+		a, err := parseAddr(text)
+		if err != nil {
+			return netip.Prefix{}, err
+		}
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return p, errors.New("no CIDR")
+	case p != p.Masked():
+		return p, fmt.Errorf("bits beyond the mask; %s is meant?", p.Masked())
+	case p.Addr().Is4In6():
+		return p, errors.New("an IPv4 address within an IPv6 one")
+	}
+	return p, nil
+}
+
+func parsePorts(text string) ([]portRange, error) {
+	var out []portRange
+	for part := range strings.SplitSeq(text, ",") {
+		low, high, ranged := strings.Cut(part, "-")
+		if !ranged {
+			high = low
+		}
+		a, err := parsePort(low)
+		if err != nil {
+			return nil, err
+		}
+		b, err := parsePort(high)
+		if err != nil {
+			return nil, err
+		}
+		if a > b {
+			return nil, fmt.Errorf("the range %s is empty", part)
+		}
+		out = append(out, portRange{a, b})
+	}
+	return out, nil
+}
+
+func (e *entry) matchesPort(port uint16) bool {
+	return len(e.ports) == 0 || slices.ContainsFunc(e.ports, func(r portRange) bool { return r.low <= port && port <= r.high })
+}
+
+func (e *entry) matchesName(name string) bool {
+	switch {
+	case e.prefix.IsValid():
+		return false
+	case e.suffix:
+		return strings.HasSuffix(name, "."+e.name)
+	}
+	return name == e.name
+}
+
+func (e *entry) matches(t target) bool {
+	if !e.matchesPort(t.port) {
+		return false
+	}
+	if t.name != "" {
+		return e.matchesName(t.name)
+	}
+	return e.prefix.IsValid() && e.prefix.Contains(t.addr)
+}
+
+func find(list []entry, t target) *entry {
+	for i := range list {
+		if list[i].matches(t) {
+			return &list[i]
+		}
+	}
+	return nil
+}

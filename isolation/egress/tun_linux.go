@@ -1,0 +1,177 @@
+package egress
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// MTU of the device, in bytes: the largest, because every packet costs the same.
+const MTU = 65535
+
+// device is the TUN's name inside.
+const device = "tun0"
+
+// OpenTUN makes the device in a network namespace, with its addresses and the only route. It needs CAP_SYS_ADMIN over that
+// namespace's owner. The file is the device's other end; it goes away with it.
+func OpenTUN(netns int) (*os.File, error) {
+	type answer struct {
+		f   *os.File
+		err error
+	}
+	done := make(chan answer)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, in the namespace
+		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
+			done <- answer{nil, fmt.Errorf("enter the network namespace: %w", err)}
+			return
+		}
+		f, err := makeTUN()
+		done <- answer{f, err}
+	}()
+	a := <-done
+	return a.f, a.err
+}
+
+// makeTUN makes the device in this thread's namespace.
+func makeTUN() (f *os.File, err error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
+	}
+	f = os.NewFile(uintptr(fd), "/dev/net/tun")
+	defer func() {
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	r, err := unix.NewIfreq(device)
+	if err != nil {
+		return nil, err
+	}
+	r.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, r); err != nil {
+		return nil, fmt.Errorf("make the TUN device: %w", err)
+	}
+	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("netlink: %w", err)
+	}
+	defer func() { _ = unix.Close(s) }()
+	index, err := linkIndex()
+	if err != nil {
+		return nil, err
+	}
+	n := &netlink{fd: s, index: index}
+	n.linkUp()
+	n.address(Sandbox4)
+	n.route(unix.AF_INET)
+	if n.err != nil {
+		return nil, n.err
+	}
+	n.address(Sandbox6)
+	n.route(unix.AF_INET6)
+	if noIPv6(n.err) {
+		return f, nil
+	}
+	return f, n.err
+}
+
+// noIPv6 reports whether an error says that this kernel, or this host's administrator, has no IPv6.
+func noIPv6(err error) bool {
+	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES)
+}
+
+func linkIndex() (uint32, error) {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("socket: %w", err)
+	}
+	defer func() { _ = unix.Close(s) }()
+	r, err := unix.NewIfreq(device)
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.IoctlIfreq(s, unix.SIOCGIFINDEX, r); err != nil {
+		return 0, fmt.Errorf("index of %s: %w", device, err)
+	}
+	return r.Uint32(), nil
+}
+
+// netlink sends a few rtnetlink(7) requests; the first error stays.
+type netlink struct {
+	fd    int
+	index uint32
+	err   error
+}
+
+func (n *netlink) linkUp() {
+	b := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(b[4:], n.index)
+	binary.NativeEndian.PutUint32(b[8:], unix.IFF_UP)
+	binary.NativeEndian.PutUint32(b[12:], unix.IFF_UP)
+	mtu := make([]byte, 4)
+	binary.NativeEndian.PutUint32(mtu, MTU)
+	n.do("raise "+device, unix.RTM_NEWLINK, 0, attribute(b, unix.IFLA_MTU, mtu))
+}
+
+func (n *netlink) address(p netip.Prefix) {
+	family, raw := byte(unix.AF_INET), p.Addr().AsSlice()
+	flags := byte(0)
+	if p.Addr().Is6() {
+		family, flags = unix.AF_INET6, unix.IFA_F_NODAD // nobody else is there, and it would take a second
+	}
+	b := []byte{family, byte(p.Bits()), flags, 0, 0, 0, 0, 0}
+	binary.NativeEndian.PutUint32(b[4:], n.index)
+	b = attribute(b, unix.IFA_LOCAL, raw)
+	n.do("address "+p.String(), unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, attribute(b, unix.IFA_ADDRESS, raw))
+}
+
+func (n *netlink) route(family byte) {
+	b := make([]byte, unix.SizeofRtMsg)
+	b[0], b[4], b[5], b[6], b[7] = family, unix.RT_TABLE_MAIN, unix.RTPROT_BOOT, unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST
+	oif := make([]byte, 4)
+	binary.NativeEndian.PutUint32(oif, n.index)
+	n.do("route", unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, attribute(b, unix.RTA_OIF, oif))
+}
+
+func attribute(b []byte, kind uint16, data []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(4+len(data)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, data...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
+// do sends one request and waits for the kernel's answer.
+func (n *netlink) do(what string, kind, flags uint16, body []byte) {
+	if n.err != nil {
+		return
+	}
+	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = binary.NativeEndian.AppendUint16(b, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags)
+	b = append(b, make([]byte, 8)...)
+	err := unix.Sendto(n.fd, append(b, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	answer := make([]byte, 4096)
+	if err == nil {
+		var size int
+		size, _, err = unix.Recvfrom(n.fd, answer, 0)
+		if err == nil && size >= unix.SizeofNlMsghdr+4 {
+			if code := *(*int32)(unsafe.Pointer(&answer[unix.SizeofNlMsghdr])); code != 0 {
+				err = unix.Errno(-code)
+			}
+		}
+	}
+	if err != nil {
+		n.err = fmt.Errorf("%s: %w", what, err)
+	}
+}
