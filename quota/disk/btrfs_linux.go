@@ -15,7 +15,7 @@ import (
 )
 
 // subvolumes is the mechanism Btrfs: features/ID/disk is a subvolume with a limited qgroup.
-type subvolumes struct{}
+type subvolumes struct{ unplanned }
 
 // Numbers of include/uapi/linux/btrfs{,_tree}.h.
 const (

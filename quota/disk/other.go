@@ -76,6 +76,9 @@ func (*Unit) Watch(context.Context) <-chan Usage {
 	return c
 }
 
+// Sync does nothing.
+func (*Unit) Sync() error { return errPlatform }
+
 // Discard does nothing.
 func (*Unit) Discard() error { return nil }
 

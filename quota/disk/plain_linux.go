@@ -18,8 +18,20 @@ import (
 type directory struct{ path string }
 
 func (d directory) dir() string { return d.path }
-func (directory) discard()      {}
 func (directory) close() error  { return nil }
+
+func (d directory) sync(*place) error {
+	f, err := os.Open(d.path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.NewSyscallError("syncfs", unix.Syncfs(int(f.Fd()))), f.Close())
+}
+
+// unplanned is what the mechanisms have in common whose records need nothing more.
+type unplanned struct{}
+
+func (unplanned) plan(context.Context, *place) error { return nil }
 
 // makePlain makes features/ID/disk, empty.
 func (p *place) makePlain() error {
@@ -30,7 +42,7 @@ func (p *place) makePlain() error {
 }
 
 // memory is the mechanism Tmpfs. features/ID/disk is only there to be locked.
-type memory struct{}
+type memory struct{ unplanned }
 
 func (memory) lockFile(p *place) string                 { return p.plain() }
 func (memory) create(_ context.Context, p *place) error { return p.makePlain() }
@@ -66,7 +78,7 @@ func memorySize(r *record) []string {
 
 type memoryVolume struct{ imageVolume }
 
-func (memoryVolume) discard() {}
+func (memoryVolume) sync(*place) error { return nil } // nothing of it survives anyway
 
 func (v *memoryVolume) resize(_ context.Context, _ *place, next *record) error {
 	ctx, err := unix.Fspick(int(v.root.Fd()), "", unix.FSPICK_EMPTY_PATH|unix.FSPICK_CLOEXEC)
@@ -99,7 +111,7 @@ func (v *memoryVolume) resize(_ context.Context, _ *place, next *record) error {
 }
 
 // watched is the mechanism Watched: a directory, and nothing that stops a writer.
-type watched struct{}
+type watched struct{ unplanned }
 
 func (watched) lockFile(p *place) string                 { return p.plain() }
 func (watched) create(_ context.Context, p *place) error { return p.makePlain() }

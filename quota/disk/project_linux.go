@@ -20,7 +20,7 @@ import (
 
 // projects is the mechanism Project: features/ID/disk has a project id that everything made in it inherits, and that only
 // the initial user namespace can change.
-type projects struct{}
+type projects struct{ unplanned }
 
 // Numbers of include/uapi/linux/{quota,dqblk_xfs,fs}.h. The calls by file descriptor are of kernel 5.14.
 const (

@@ -80,6 +80,7 @@ type place struct {
 	id  string
 	dir string // features/ID
 	record
+	from *template // ext4, while it is made
 }
 
 func (s *Store) place(id string) (*place, error) {
@@ -125,7 +126,9 @@ func (p *place) write() error {
 
 // mechanism is one way to enforce limits.
 type mechanism interface {
-	// create makes the unit's files. The record says what is asked, and takes up what was made.
+	// plan fills in what the record says besides what is asked.
+	plan(ctx context.Context, p *place) error
+	// create makes the unit's files. The record is there already.
 	create(ctx context.Context, p *place) error
 	// open opens it. The caller has the store's lock.
 	open(ctx context.Context, p *place) (volume, error)
@@ -143,8 +146,7 @@ type volume interface {
 	usage(r *record) (Usage, error)
 	// resize makes the limits what next says, and notes in next what it has to.
 	resize(ctx context.Context, p *place, next *record) error
-	// discard makes close throw away what was not written to disk yet.
-	discard()
+	sync(p *place) error
 	close() error
 }
 
@@ -196,6 +198,9 @@ func (s *Store) Create(ctx context.Context, id string, m Mechanism, l Limits) (*
 		return nil, err
 	}
 	p.record = record{Version: recordVersion, Mechanism: m, Bytes: l.Bytes, Inodes: l.Inodes, Created: time.Now().UTC()}
+	if err := how.plan(ctx, p); err != nil {
+		return nil, err
+	}
 	if err := s.admit(ctx, p, l.Total); err != nil {
 		return nil, err
 	}
@@ -224,7 +229,7 @@ func (s *Store) admit(ctx context.Context, p *place, total quota.Bytes) error {
 	if _, err := os.Lstat(filepath.Join(p.dir, recordName)); err == nil {
 		return fmt.Errorf("the disk unit of feature %s: %w", p.id, fs.ErrExist)
 	}
-	if err := s.makeRoom(ctx, p, need{p.Bytes, p.Bytes}, total); err != nil {
+	if err := s.makeRoom(ctx, p, need{p.promised(), p.onHost()}, total); err != nil {
 		return err
 	}
 	return p.write()

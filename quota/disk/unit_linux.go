@@ -209,6 +209,18 @@ func levelOf(u Usage) int {
 	return level
 }
 
+// Sync makes everything in the unit durable: it survives a loss of power. To sync the files or the file system inside is
+// not enough.
+func (u *Unit) Sync() error {
+	u.mu.Lock()
+	closed := u.closed
+	u.mu.Unlock()
+	if closed {
+		return errClosed
+	}
+	return u.volume.sync(u.place) // takes a second, without the lock
+}
+
 // Discard closes the unit and removes it with what it holds, without writing that to disk first: for features that go
 // with their task. Nobody else may have it open.
 func (u *Unit) Discard() error {
@@ -217,8 +229,7 @@ func (u *Unit) Discard() error {
 	if u.closed {
 		return nil
 	}
-	u.volume.discard()
-	err := u.place.remove()
+	err := u.place.remove() // an image without a name is never written to disk
 	return errors.Join(err, u.shut())
 }
 
