@@ -16,6 +16,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
 // Create makes the layers of a new feature. It does not wait for the disk: a feature that a power failure cut short is
@@ -51,7 +52,7 @@ func Fork(_ context.Context, from snapshot.OpenOptions, at string, o snapshot.Cr
 	if err != nil {
 		return nil, err
 	}
-	l.foreign[from.Feature], l.find = from.Dir, from.Resolve
+	l.foreign[from.Feature], l.find, l.homeOf = origin.dir, from.Resolve, origin.homeLower()
 	s.Lower, s.Generation, s.Origin, s.Bare = p.stack, p.generation, p.origin, p.bare
 	if p.id == "" {
 		return l.found(s)
@@ -146,7 +147,7 @@ func (l *layers) found(s book.State) (snapshot.Layers, error) {
 			return nil, err
 		}
 	}
-	if err := (&look{owner: s.Owner, mode: 0o755, keepMtime: true}).wear(l.homeLower()); err != nil {
+	if err := l.furnish(&s); err != nil {
 		return nil, err
 	}
 	if err := l.make(book.LayerDir(l.dir, s.Current)); err != nil {
@@ -161,6 +162,18 @@ func (l *layers) found(s book.State) (snapshot.Layers, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// furnish makes the lowest layer of HOME: empty, or with the mount points of the feature that this one is forked from.
+func (l *layers) furnish(s *book.State) error {
+	if l.homeOf == "" {
+		return (&look{owner: s.Owner, mode: 0o755, keepMtime: true}).wear(l.homeLower())
+	}
+	nothing, err := tree.OpenView(nil)
+	if err != nil {
+		return err
+	}
+	return tree.Merge(context.Background(), []tree.Root{{Path: l.homeOf, UserXattr: s.UserXattr}}, nothing, l.homeLower())
 }
 
 // Open opens what Create or Fork made. Unless ReadOnly, a promote that was cut short is finished or undone first, and what

@@ -38,6 +38,7 @@ const maxDepth = 480
 // layers is a feature's layers.
 type layers struct {
 	dir, feature string
+	homeOf       string // while forking: the other's lowest layer of HOME
 	readOnly     bool
 	find         func(feature string) (dir string, err error)
 	bases        *promote.Bases

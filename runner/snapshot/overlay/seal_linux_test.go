@@ -77,6 +77,8 @@ func TestFork(t *testing.T) {
 	b := newBox(t)
 	must(t, os.WriteFile(b.ws+"/base", []byte("base"), 0o644))
 	b.create()
+	must(t, b.l.HomeMountpoint("cache", true, b.options().Owner))
+	b.mount()
 	b.write("a", "1")
 	b.seal("one")
 	b.write("a", "2")
@@ -102,6 +104,11 @@ func TestFork(t *testing.T) {
 	}
 	e := b.fork(snapshot.Base, "i")
 	e.want("base=base")
+	was, err := os.Stat(b.home("cache"))
+	must(t, err)
+	if is, err := os.Stat(e.home("cache")); err != nil || is.Mode() != was.Mode() || !is.ModTime().Equal(was.ModTime()) {
+		t.Errorf("the mount point in HOME: %v, %v, in the fork %v", was, err, is)
+	}
 	must(t, snapshot.Remove(context.Background(), b.at("f")))
 	c.unmount()
 	if _, err := Open(c.open()); !errors.Is(err, snapshot.ErrUnusableLayers) {
