@@ -226,6 +226,7 @@ func accept(r *tcp.ForwarderRequest) (*gonet.TCPConn, func(), error) {
 
 func (f *flow) dial() (net.Conn, error) {
 	ctx, cancel := context.WithCancel(f.g.ctx)
+	defer cancel()
 	f.ending(cancel)
 	rule := f.g.rule()
 	out, at, err := f.g.opt.Outside.connect(ctx, rule, f.t)
@@ -393,11 +394,8 @@ func (f *flow) cut(rule, reason, remedy string) {
 func (f *flow) end(verdict string, err error) {
 	f.mu.Lock()
 	f.ended = true
-	why, ends := f.why, f.ends
+	why := f.why
 	f.mu.Unlock()
-	for _, end := range ends {
-		end() // what is over already does not mind
-	}
 	e := f.event
 	e.At, e.Duration = f.began, time.Since(f.began)
 	e.Out, e.In = f.out.Load(), f.in.Load()

@@ -28,7 +28,8 @@ func TestMain(m *testing.M) {
 	isolationtest.Main(m)
 }
 
-// superviseAndStop starts a sandbox whose set-up stops at a step, on a socket that the parent holds as fd 3.
+// superviseAndStop starts a sandbox whose set-up, or with CAISSON_TEST_EXCHANGE the exchange of its stacks, stops at a
+// step, on a socket that the parent holds as fd 3.
 func superviseAndStop() {
 	at, err := strconv.Atoi(os.Getenv("CAISSON_TEST_SUPERVISOR"))
 	if err != nil {
@@ -36,9 +37,18 @@ func superviseAndStop() {
 	}
 	testing.Main(func(string, string) (bool, error) { return true, nil }, []testing.InternalTest{{
 		Name: "supervisor", F: func(t *testing.T) {
-			e := testEngine(t)
-			e.stop = stopper{at: at, fd: 3}
-			b := startBox(t, e, testSpec(t))
+			e, s := testEngine(t), testSpec(t)
+			exchange := os.Getenv("CAISSON_TEST_EXCHANGE") != ""
+			if !exchange {
+				e.stop = stopper{at: at, fd: 3}
+			}
+			b := startBox(t, e, s)
+			if exchange {
+				e.stop = stopper{at: at, fd: 3}
+				if err := b.Exchange(t.Context(), rotated(t, s.Stacks[0]), rotated(t, s.Stacks[1])); err != nil {
+					t.Error(err)
+				}
+			}
 			fmt.Println("started")
 			out, code := sh(t, b, "sleep 1000 & sleep 1000")
 			t.Log(out, code)
@@ -49,6 +59,16 @@ func superviseAndStop() {
 // TestKillSupervisorAtEveryStep kills -9 the supervisor while its child is about to do step n, for every n, and once
 // after the start. The child must end by itself, and leave nothing.
 func TestKillSupervisorAtEveryStep(t *testing.T) {
+	killAtEveryStep(t, 60)
+}
+
+// TestKillSupervisorAtEveryStepOfExchange does that while stacks are exchanged.
+func TestKillSupervisorAtEveryStepOfExchange(t *testing.T) {
+	killAtEveryStep(t, 15, "CAISSON_TEST_EXCHANGE=1")
+}
+
+func killAtEveryStep(t *testing.T, atLeast int, env ...string) {
+	t.Helper()
 	needUserns(t)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)
@@ -60,13 +80,13 @@ func TestKillSupervisorAtEveryStep(t *testing.T) {
 		stride = 7
 	}
 	for at := 2; ; at += stride {
-		stopped := killAt(t, at)
+		stopped := killAt(t, at, env)
 		if !stopped {
 			break // beyond the last step: killed while it ran
 		}
 		steps++
 	}
-	if steps < 60/stride {
+	if steps < atLeast/stride {
 		t.Errorf("only %d steps were tried", steps)
 	}
 	if after := mounts(t); after != before {
@@ -84,7 +104,7 @@ func mounts(t *testing.T) string {
 }
 
 // killAt runs one supervisor and kills it. It returns false when the set-up ended before the step came.
-func killAt(t *testing.T, at int) bool {
+func killAt(t *testing.T, at int, env []string) bool {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -100,6 +120,7 @@ func killAt(t *testing.T, at int) bool {
 	t.Cleanup(func() { openDirs(tmp) })
 	cmd := exec.Command(self)
 	cmd.Env = append(os.Environ(), "CAISSON_TEST_SUPERVISOR="+strconv.Itoa(at), "TMPDIR="+tmp)
+	cmd.Env = append(cmd.Env, env...)
 	cmd.ExtraFiles = []*os.File{theirs}
 	out, err := cmd.StdoutPipe()
 	if err != nil {

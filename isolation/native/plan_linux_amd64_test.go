@@ -48,6 +48,17 @@ func TestGoldenPlans(t *testing.T) {
 			box.enter(x, proc, nil, &sharedPID{})
 			box.become(x, proc, [3]any{}, filter)
 			golden(t, "exec_"+name, x.String())
+			change := &exchange{mounter: mounter{e: e, ids: spec.IDs}, b: box, stacks: spec.Stacks,
+				kept: []submount{{0, "vendor", true}, {1, ".netrc", false}}}
+			defer change.mounter.release()
+			if err := change.makeTrees(); err != nil {
+				t.Fatal(err)
+			}
+			x = &plan{}
+			if err := change.plan(x); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, "exchange_"+name, x.String())
 		})
 	}
 }
@@ -85,6 +96,7 @@ var unstable = []struct {
 	{regexp.MustCompile(`/proc/self/fd/\d{2,}`), "/proc/self/fd/N"},
 	{regexp.MustCompile(`(keep .* \$\d+) \d+`), "$1 N"},
 	{regexp.MustCompile(`(limit RLIMIT_NOFILE \d+ \d+) \{.*\}`), "$1 {soft hard}"},
+	{regexp.MustCompile(`(close descriptors (?:0 )?)\d{3,}`), "${1}N"},
 	{regexp.MustCompile(`\{\d+ instructions\}`), "{filter}"},
 }
 

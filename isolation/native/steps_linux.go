@@ -73,15 +73,31 @@ func cloneTree(c caller, source string, name string, attrs uint64) (any, error) 
 }
 
 // openTree clones the mount at a path. No part of the path may be a link: it was resolved when the task was admitted, and
-// whoever can write one of its directories may have put a link there since.
+// whoever can write one of its directories may have put a link there since. A path may begin at a descriptor of ours.
 func openTree(c caller, source, name string, flags int) (any, error) {
 	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
-	at, err := c.call("find "+name, unix.SYS_OPENAT2, unix.AT_FDCWD, source, how, unsafe.Sizeof(*how))
+	dir, at := any(unix.AT_FDCWD), source
+	if fd, rest, ok := ownDescriptor(source); ok {
+		dir, at = hostFD{name + " from", fd}, rest
+		how.Resolve |= unix.RESOLVE_BENEATH
+	}
+	found, err := c.call("find "+name, unix.SYS_OPENAT2, dir, at, how, unsafe.Sizeof(*how))
 	if err != nil {
 		return nil, err
 	}
-	return c.call("open_tree "+name, unix.SYS_OPEN_TREE, at, "",
+	return c.call("open_tree "+name, unix.SYS_OPEN_TREE, found, "",
 		unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|flags)
+}
+
+// ownDescriptor takes /proc/self/fd/N/rest apart.
+func ownDescriptor(source string) (fd int, rest string, ok bool) {
+	s, ok := strings.CutPrefix(source, "/proc/self/fd/")
+	if !ok {
+		return 0, "", false
+	}
+	number, rest, _ := strings.Cut(s, "/")
+	fd, err := strconv.Atoi(number)
+	return fd, path.Join(".", rest), err == nil
 }
 
 func setattr(c caller, tree any, name string, a *unix.MountAttr) error {
