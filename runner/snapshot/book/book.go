@@ -160,17 +160,30 @@ func (b *Book) Commit(next State, add ...snapshot.Record) error {
 // seal writes what makes a layer a checkpoint's, but for the state.
 func (b *Book) seal(r snapshot.Record, id Identity) error {
 	if r.Layer != 0 {
-		if err := b.write(filepath.Join(LayersDir, strconv.Itoa(r.Layer), LayerFile), layerFile{r.ID}); err != nil {
+		if err := b.writeLayer(r.Layer, layerFile{r.ID}); err != nil {
 			return err
 		}
 	}
 	return b.writeRecord(r, id)
 }
 
+// writeLayer marks a layer as sealed, without a rename: before the commit nobody looks at the file.
+func (b *Book) writeLayer(n int, f layerFile) error {
+	data, err := json.Marshal(f)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(b.Layer(n), LayerFile), append(data, '\n'), 0o600); err != nil {
+		return err
+	}
+	Step("wrote " + LayerFile)
+	return nil
+}
+
 // SealLayer marks a layer as sealed for no checkpoint of its own: one that a squash made. Its number counts as given from
 // the next Commit on.
 func (b *Book) SealLayer(n int) error {
-	return b.write(filepath.Join(LayersDir, strconv.Itoa(n), LayerFile), layerFile{})
+	return b.writeLayer(n, layerFile{})
 }
 
 func (b *Book) writeRecord(r snapshot.Record, id Identity) error {

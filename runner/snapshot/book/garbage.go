@@ -93,7 +93,7 @@ func (b *Book) Sweep() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	layer := filepath.Join(b.Layer(b.state.Current), LayerFile)
-	errs := []error{remove(filepath.Join(b.dir, StateFile+".tmp")), remove(layer + ".tmp"), remove(layer)}
+	errs := []error{remove(filepath.Join(b.dir, StateFile+".tmp")), remove(layer)}
 	for _, e := range list {
 		name := e.Name()
 		if strings.HasSuffix(name, ".tmp") {

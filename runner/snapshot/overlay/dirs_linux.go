@@ -86,7 +86,7 @@ func (l *layers) make(at string) error {
 // looks returns how the roots of the workspace and HOME look where nothing of the current layer shows: as those directly
 // below do.
 func (l *layers) looks(s *book.State) (w, h look, err error) {
-	p := place{stack: s.Lower, generation: s.Generation, bare: s.Bare}
+	p := place{stack: s.Lower[:min(1, len(s.Lower))], generation: s.Generation, bare: s.Bare}
 	for _, x := range []struct {
 		to   *look
 		part string
