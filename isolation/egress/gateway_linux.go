@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -106,6 +107,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 }
 
 func (g *Gateway) makeStack() error {
+	log.SetLevel(log.Warning) // what a sandbox sends is told as events
 	g.stack = stack.New(stack.Options{
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},

@@ -64,6 +64,8 @@ func (n *names) of(a netip.Addr) (string, bool) {
 			return "", false
 		}
 		i = int(binary.BigEndian.Uint32(b[12:])) - firstName
+	default:
+		return "", false // an address outside stands for itself
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
