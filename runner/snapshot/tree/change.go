@@ -212,26 +212,7 @@ func FileMode(bits uint32) fs.FileMode {
 func Quote(path string) string { return beneath.Quote(path) }
 
 // ComparePaths orders paths as Change.Entries are.
-func ComparePaths(a, b string) int {
-	for i := 0; i < len(a) && i < len(b); i++ {
-		if a[i] != b[i] {
-			return rank(a[i]) - rank(b[i])
-		}
-	}
-	return len(a) - len(b)
-}
-
-func rank(c byte) int {
-	if c == '/' {
-		return 0
-	}
-	return int(c) + 1
-}
+func ComparePaths(a, b string) int { return beneath.ComparePaths(a, b) }
 
 // Below reports whether path lies in dir or is dir.
-func Below(path, dir string) bool {
-	if dir == "." || dir == "" {
-		return true
-	}
-	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
-}
+func Below(path, dir string) bool { return beneath.Below(path, dir) }

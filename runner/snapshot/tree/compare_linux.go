@@ -114,13 +114,13 @@ func (f *found) decideDir(j *job, p *parts) error {
 	e := j.entry
 	first, last := p.now.places[0], p.now.places[len(p.now.places)-1]
 	e.detail.Root, e.detail.Source = first.layer, first.path
-	if p.now.top.metacopy {
+	if p.now.top.Metacopy {
 		return f.now.roots[first.layer].Fail("read", first.path, ErrUnusableLayers)
 	}
-	if low := p.now.low; !f.Since.IsZero() && low.origin && !low.opaque && !f.now.layers[last.layer].Base {
+	if low := p.now.low; !f.Since.IsZero() && low.Origin && !low.Opaque && !f.now.layers[last.layer].Base {
 		// It was copied up from something further down, which is not there any more.
 		switch {
-		case low.redirected:
+		case low.Redirected:
 			f.conflicts = append(f.conflicts, Conflict{j.path, "the directory that was renamed to this was removed by others"})
 		case j.lonely:
 			f.conflicts = append(f.conflicts, Conflict{j.path, removedByOthers})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/layer"
 )
 
 const (
@@ -159,11 +160,11 @@ func (f *found) decideFile(e *Entry, name string, n, o *side) error {
 		return from.Fail("open", e.detail.Source, err)
 	}
 	defer unix.Close(fd)
-	m, err := readMarks(fd, f.now.layers[n.root].mark())
-	if err == nil && m.metacopy && !n.base && !f.now.layers[n.root].Plain {
+	m, err := layer.ReadMarks(fd, f.now.layers[n.root].mark())
+	if err == nil && m.Metacopy && !n.base && !f.now.layers[n.root].Plain {
 		err = ErrUnusableLayers
 	}
-	if err == nil && m.user {
+	if err == nil && m.User {
 		e.Xattrs = true
 		e.detail.Xattrs, err = f.userXattrs(fd)
 	}

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/delta"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/layer"
 )
 
@@ -116,9 +117,9 @@ func (m *merger) file(ctx context.Context, d *dir, s *side, path, name string) e
 		if err != nil {
 			return m.run.roots[s.root].Fail("open", beneath.Join(path, name), err)
 		}
-		k, err := readMarks(fd, m.run.layers[s.root].mark())
+		k, err := layer.ReadMarks(fd, m.run.layers[s.root].mark())
 		unix.Close(fd)
-		if err == nil && k.metacopy {
+		if err == nil && k.Metacopy {
 			err = ErrUnusableLayers
 		}
 		if err != nil {
@@ -150,4 +151,20 @@ func (m *merger) sub(ctx context.Context, above *dir, path, name string, closed 
 		return err
 	}
 	return m.to.SetMark(sub, mark, value)
+}
+
+// Manifest is what an upper layer looked like when CopyDelta read it. It lives in memory only.
+type Manifest = delta.Manifest
+
+// CopyDelta copies into dst what changed in an upper layer since m was read, so that dst, on the layers that earlier
+// calls made of the same upper (the newest first), shows what the upper shows on what lies below all of them. m is nil
+// for the first; then, and when a directory of lower layers was renamed since, dst is a copy of all of the upper
+// (Delta.Whole), and takes the place of every earlier one. dst is an empty directory; nothing in it is a hard link of
+// the upper's.
+//
+// The upper may be in use: what changes meanwhile is copied half or not at all. A second call, with everything that uses
+// the upper stopped, the manifest of the first and its Delta in DeltaOptions.Resume, puts that right and copies little
+// more than what changed since the first. The manifest that comes back is for the next delta.
+func CopyDelta(ctx context.Context, upper Root, m *Manifest, dst string, o DeltaOptions) (*Manifest, Delta, error) {
+	return delta.Copy(ctx, upper.Path, upper.mark(), m, dst, o)
 }

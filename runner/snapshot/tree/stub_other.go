@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/delta"
 )
 
 // errPlatform is every answer on systems without overlayfs.
@@ -15,8 +17,8 @@ var errPlatform = fmt.Errorf("layers need Linux: %w", errors.ErrUnsupported)
 
 type (
 	View     struct{}
-	Manifest struct{}
 	Detail   struct{}
+	Manifest = delta.Manifest
 	detail   struct{}
 )
 

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/layer"
 )
 
 // View is a stack of layers as overlayfs shows it. It is safe for concurrent use.
@@ -48,12 +49,7 @@ func (d *dir) close() {
 }
 
 // marks is what overlayfs wrote into a directory's or a file's extended attributes.
-type marks struct {
-	opaque, origin, metacopy, redirected bool
-
-	redirect string
-	user     bool // there are attributes of the user, too
-}
+type marks = layer.Marks
 
 func (r *Root) mark() string {
 	if r.UserXattr {
@@ -210,80 +206,30 @@ func (v *View) step(d *dir, t *trail, at place, post string) (*place, error) {
 		}
 		d.places, d.fds, t.low = append(d.places, next), append(d.fds, fd), m
 	}
-	if err == nil && m.redirected && !validRedirect(m.redirect) {
-		err = fmt.Errorf("redirect %q: %w", m.redirect, ErrUnusableLayers)
+	if err == nil && m.Redirected && !layer.ValidRedirect(m.Redirect) {
+		err = fmt.Errorf("redirect %q: %w", m.Redirect, ErrUnusableLayers)
 	}
 	if err != nil {
 		return nil, r.Fail("getxattr", next.path, err)
 	}
 	switch {
-	case m.opaque:
+	case m.Opaque:
 		t.stop = true
-	case strings.HasPrefix(m.redirect, "/"):
+	case strings.HasPrefix(m.Redirect, "/"):
 		// An opaque directory above does not count any more.
-		t.stop, t.name = false, m.redirect+post
-	case m.redirected:
-		t.name = prefix + m.redirect + post
+		t.stop, t.name = false, m.Redirect+post
+	case m.Redirected:
+		t.name = prefix + m.Redirect + post
 	}
 	return &next, nil
 }
 
 // marks reads a directory's marks. Those in the lowest layer mean nothing, as in the kernel.
-func (v *View) marks(layer, fd int) (marks, error) {
-	if l := &v.layers[layer]; !l.Plain && layer < len(v.layers)-1 {
-		return readMarks(fd, l.mark())
+func (v *View) marks(i, fd int) (marks, error) {
+	if l := &v.layers[i]; !l.Plain && i < len(v.layers)-1 {
+		return layer.ReadMarks(fd, l.mark())
 	}
 	return marks{}, nil
-}
-
-// readMarks reads overlayfs' marks of a file or directory; prefix is that of their names.
-func readMarks(fd int, prefix string) (marks, error) {
-	var m marks
-	var buf [1024]byte
-	names, err := beneath.ListXattrs(fd, buf[:])
-	if err != nil {
-		return m, err
-	}
-	for _, name := range names {
-		m.user = m.user || beneath.IsUserXattr(name)
-		mark, ours := strings.CutPrefix(name, prefix)
-		if !ours {
-			continue
-		}
-		switch mark {
-		case "origin":
-			m.origin = true
-		case "opaque":
-			value, err := beneath.GetXattr(fd, name)
-			if err != nil {
-				return m, err
-			}
-			m.opaque = value == "y" // "x": only holds whiteouts in attributes
-		case "redirect":
-			if m.redirect, err = beneath.GetXattr(fd, name); err != nil {
-				return m, err
-			}
-			m.redirected = true
-		case "metacopy":
-			m.metacopy = true
-		}
-	}
-	m.redirected = m.redirected && !m.opaque
-	return m, nil
-}
-
-// validRedirect reports a name, or a path from the root.
-func validRedirect(s string) bool {
-	path, absolute := strings.CutPrefix(s, "/")
-	if !absolute && strings.Contains(path, "/") {
-		return false
-	}
-	for part := range strings.SplitSeq(path, "/") {
-		if part == "" || part == "." || part == ".." {
-			return false
-		}
-	}
-	return true
 }
 
 // side is a name in one of the views.

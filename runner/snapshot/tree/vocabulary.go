@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/delta"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
@@ -109,26 +110,12 @@ type RestoreOptions struct {
 	Map       func(uid, gid uint32) (uint32, uint32)
 }
 
-// DeltaOptions say what CopyDelta copies besides what looks changed.
-type DeltaOptions struct {
-	Always     []string  // paths whose content may change without a trace: mapped shared and writable
-	RacyBefore time.Time // what was changed at or after this is copied again, if it was seen since
-	UserXattr  bool      // marks are user.overlay.*
-	Resume     *Delta    // of the pass before this one, into the same dst; nil: the first pass
-}
-
-// Delta is what CopyDelta did.
-type Delta struct {
-	Files int      // regular files copied
-	Bytes int64    // their sizes
-	Names []string // everything that was written, whiteouts too, sorted
-
-	// Whole says that dst holds all of the upper: it goes directly onto what the upper lies on, in the place of every
-	// delta before it.
-	Whole bool
-
-	before *Manifest // what the first pass compared with
-}
+type (
+	// DeltaOptions say what CopyDelta copies besides what looks changed.
+	DeltaOptions = delta.Options
+	// Delta is what CopyDelta did.
+	Delta = delta.Delta
+)
 
 // DiffOptions select what WriteDiff prints.
 type DiffOptions struct {

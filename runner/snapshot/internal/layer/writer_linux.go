@@ -40,6 +40,7 @@ type pending struct {
 	path  string
 	mode  uint32
 	mtime unix.Timespec
+	acl   []byte // the default one, which what is made below would inherit
 }
 
 // Source is an object to copy: a name in an open directory below a root.
@@ -72,6 +73,9 @@ func (w *Writer) Finish() error {
 		fd, err := w.Root.Open(d.path, beneath.ReadDir)
 		if err == nil {
 			err = unix.Fchmod(fd, d.mode)
+		}
+		if err == nil && d.acl != nil {
+			err = unix.Fsetxattr(fd, defaultACL, d.acl, 0)
 		}
 		if err == nil {
 			err = beneath.SetMtime(fd, d.mtime)
@@ -179,14 +183,24 @@ func (w *Writer) Dir(path string, from int, s *Source) error {
 		return s.Root.Fail("stat", s.Name, err)
 	}
 	if err = w.own(fd, &st, s); err == nil {
+		err = w.clearXattrs(fd, from, s)
+	}
+	if err == nil {
 		err = copyXattrs(fd, from, s)
 	}
 	if err != nil {
 		return w.Root.Fail("set attributes", path, err)
 	}
-	w.dirs = append(w.dirs, pending{path, st.Mode & 0o7777, st.Mtim})
+	d := pending{path: path, mode: st.Mode & 0o7777, mtime: st.Mtim}
+	if acl, err := beneath.GetXattr(from, defaultACL); err == nil {
+		d.acl = []byte(acl)
+	}
+	w.dirs = append(w.dirs, d)
 	return nil
 }
+
+// defaultACL is the attribute that new files inherit.
+const defaultACL = "system.posix_acl_default"
 
 // own gives a file to the owner of what it is a copy of.
 func (w *Writer) own(fd int, st *unix.Stat_t, s *Source) error {
@@ -296,11 +310,36 @@ func (w *Writer) node(s *Source, dir int, name string) error {
 // copied reports the attributes that belong to the object itself and not to its place in a stack. overlayfs writes the
 // marks of an overlay in an overlay with a prefix of their own.
 func (s *Source) copied(name string) bool {
+	if name == defaultACL {
+		return false
+	}
 	if s.Base {
 		return !strings.HasPrefix(name, "trusted.") && !strings.HasPrefix(name, "user.overlay.")
 	}
 	mark, ours := strings.CutPrefix(name, s.Mark)
 	return s.Mark == "" || !ours || mark == "origin" || strings.HasPrefix(mark, "overlay.")
+}
+
+// clearXattrs removes the attributes that a directory has from looking like something else before. Its marks stay.
+func (w *Writer) clearXattrs(dst, src int, s *Source) error {
+	var buf, buf2 [1024]byte
+	have, err := beneath.ListXattrs(dst, buf[:])
+	if err != nil || len(have) == 0 {
+		return err
+	}
+	want, err := beneath.ListXattrs(src, buf2[:])
+	if err != nil {
+		return err
+	}
+	for _, name := range have {
+		if strings.HasPrefix(name, w.Mark) || !s.copied(name) || slices.Contains(want, name) {
+			continue
+		}
+		if err := unix.Fremovexattr(dst, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // copyXattrs makes the attributes of dst those of src.

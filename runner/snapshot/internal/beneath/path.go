@@ -1,0 +1,28 @@
+package beneath
+
+import "strings"
+
+// ComparePaths orders paths with '/' before every other byte: a directory, then everything below it.
+func ComparePaths(a, b string) int {
+	for i := 0; i < len(a) && i < len(b); i++ {
+		if a[i] != b[i] {
+			return rank(a[i]) - rank(b[i])
+		}
+	}
+	return len(a) - len(b)
+}
+
+func rank(c byte) int {
+	if c == '/' {
+		return 0
+	}
+	return int(c) + 1
+}
+
+// Below reports whether path lies in dir or is dir.
+func Below(path, dir string) bool {
+	if dir == "." || dir == "" {
+		return true
+	}
+	return strings.HasPrefix(path, dir) && (len(path) == len(dir) || path[len(dir)] == '/')
+}
