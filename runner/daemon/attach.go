@@ -61,7 +61,13 @@ func (c *Client) Exec(ctx context.Context, feature string, r runner.Request) (*r
 
 // ExecDetachable is Exec that the detach keys let go of, with ErrDetached.
 func (c *Client) ExecDetachable(ctx context.Context, feature string, r runner.Request, keys []byte) (*runner.Result, error) {
-	w, err := toWire(&r)
+	return execTask(ctx, c, execute, with[*runner.Request]{feature, &r}, keys)
+}
+
+// execTask makes the call k for a request with streams.
+func execTask(ctx context.Context, c *Client, k *stream[with[*wireRequest], *runner.Result], a with[*runner.Request], keys []byte) (*runner.Result, error) {
+	r := a.Options
+	w, err := toWire(r)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +75,7 @@ func (c *Client) ExecDetachable(ctx context.Context, feature string, r runner.Re
 	if r.TTY {
 		e.terminal(&r.Terminal)
 	}
-	return execute.run(ctx, c, with[*wireRequest]{feature, w}, e)
+	return k.run(ctx, c, with[*wireRequest]{a.Ref, w}, e)
 }
 
 // Resume goes on with a task, with the caller's streams.

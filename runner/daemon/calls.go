@@ -12,7 +12,7 @@ import (
 // routes is the API: POST /v1/NAME with the arguments in JSON.
 var routes = []route{
 	features, feature, task, wait, stats, change, changeBetween, checkpoint, checkpoints, checkpointOf, label, drop,
-	rollback, fork, promote, discard, remove, gc, start, stop, kill, pause, unpause, copying, rebase, holders,
+	rollback, fork, promote, discard, remove, gc, start, terminal, stop, kill, pause, unpause, copying, rebase, holders,
 	diff, diffBetween, logs, events, export, importing, execute, resume, attach,
 }
 
@@ -171,4 +171,14 @@ var start = define("start", func(_ context.Context, s *Server, a *wireRequest) (
 		s.finish(x, result, err)
 	}()
 	return &Started{Task: running.Task(), Feature: running.Feature(), FeatureID: running.FeatureID()}, nil
+})
+
+// terminal says whether a task has a terminal that attach can type into: false for one without a session here.
+var terminal = define("terminal", func(ctx context.Context, s *Server, a on) (bool, error) {
+	_, id, err := s.newest(ctx, a.Ref)
+	if err != nil {
+		return false, err
+	}
+	x := s.session(id)
+	return x != nil && x.tty, nil
 })

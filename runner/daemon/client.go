@@ -153,6 +153,10 @@ func (c *Client) post(ctx context.Context, path string, a any) (*http.Request, e
 	if err != nil {
 		return nil, err
 	}
+	if lossy(body) {
+		return nil, &runner.Error{Code: runner.CodeUsage, Cause: "a name that is not UTF-8 cannot be sent to the supervisor",
+			Remedy: "stop the feature, and ask again", Exit: runner.ExitRefused}
+	}
 	if len(body) > maxBody {
 		return nil, &runner.Error{Code: CodeTooLarge, Exit: runner.ExitRefused, Cause: fmt.Sprintf("the request has %d bytes, more than %d", len(body), maxBody)}
 	}
@@ -164,6 +168,19 @@ func (c *Client) post(ctx context.Context, path string, a any) (*http.Request, e
 	q.Header.Set("Content-Type", "application/json")
 	q.Header.Set(versionHeader, c.version)
 	return q, nil
+}
+
+// lossy reports whether a string that was not UTF-8 has become another in a JSON text: only of such bytes is U+FFFD written
+// as an escape.
+func lossy(body []byte) bool {
+	escaped := false
+	for i, c := range body {
+		if escaped && bytes.HasPrefix(body[i:], []byte("ufffd")) {
+			return true
+		}
+		escaped = c == '\\' && !escaped
+	}
+	return false
 }
 
 // ask makes the call.
@@ -188,12 +205,23 @@ func (k *stream[A, R]) open(ctx context.Context, c *Client, a A) (net.Conn, *buf
 	if err != nil {
 		return nil, nil, c.explain(ctx, err)
 	}
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // only until it is upgraded
+	set := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { // only until it is upgraded
+		defer close(set)
+		at := time.Now()
+		if k.task { // it may have begun: then it is told to end
+			at = at.Add(patience)
+		}
+		_ = conn.SetDeadline(at)
+	})
 	r := bufio.NewReaderSize(conn, 2*frame.Max)
 	err = q.Write(conn)
 	var answer *http.Response
 	if err == nil {
 		answer, err = http.ReadResponse(r, q)
+	}
+	if !stop() {
+		<-set
 	}
 	if err == nil && answer.StatusCode == http.StatusSwitchingProtocols {
 		_ = conn.SetDeadline(time.Time{})

@@ -157,6 +157,11 @@ func (c *Client) Start(ctx context.Context, r runner.Request) (*Started, error) 
 	return start.ask(ctx, c, w)
 }
 
+// HasTerminal reports whether the task ref, or the newest of the feature ref, has a terminal that Attach types into.
+func (c *Client) HasTerminal(ctx context.Context, ref string) (bool, error) {
+	return terminal.ask(ctx, c, on{ref})
+}
+
 func (c *Client) Diff(ctx context.Context, ref string, w io.Writer, o snapshot.DiffOptions) error {
 	_, err := diff.run(ctx, c, with[snapshot.DiffOptions]{ref, o}, &end{out: w})
 	return err

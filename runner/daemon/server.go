@@ -56,6 +56,7 @@ const (
 	lastWord  = 500 * time.Millisecond // for what is under way when nobody serves any more
 	silence   = 2 * time.Minute        // after which a connection without a request is closed
 	slowest   = 30 * time.Second       // for a request to arrive
+	welcome   = 10 * time.Second       // for who has started the supervisor to come
 )
 
 // Names in the state directory.
@@ -94,7 +95,8 @@ type Server struct {
 	kick    chan struct{} // something has changed that Serve waits for
 
 	mu       sync.Mutex
-	guests   int // open connections
+	guests   int  // open connections
+	met      bool // somebody has been here
 	active   time.Time
 	leaving  bool   // nobody is let in any more
 	asked    bool   // to leave
@@ -232,6 +234,7 @@ func (s *Server) enter() bool {
 		return false
 	}
 	s.guests++
+	s.met = true
 	s.active = time.Now()
 	return true
 }
@@ -298,7 +301,11 @@ func (s *Server) idle() (time.Duration, error) {
 	case s.guests > 0:
 		return -1, nil
 	}
-	if left := time.Until(s.active.Add(s.opt.Idle)); left > 0 {
+	stay := s.opt.Idle
+	if !s.met {
+		stay = max(stay, welcome)
+	}
+	if left := time.Until(s.active.Add(stay)); left > 0 {
 		return left, nil
 	}
 	s.leaving = true

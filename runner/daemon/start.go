@@ -34,7 +34,7 @@ func Ensure(ctx context.Context, stateDir string, spawn func(logFile *os.File) e
 		return nil, err
 	}
 	defer lock.Release()
-	const attempts = 3 // one that answers may be about to leave
+	const attempts = 10 // the one that serves may have had its guest, and leave, before we are there
 	for range attempts {
 		if c, err = Dial(ctx, stateDir); !errors.Is(err, ErrNotRunning) {
 			return c, err

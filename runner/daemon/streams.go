@@ -39,22 +39,26 @@ var (
 
 // execute runs a task in a live feature. The caller is connected to it as to a child of its own: it is held up when the
 // caller reads slowly. A caller that has gone is not missed.
-var execute = &stream[with[*wireRequest], *runner.Result]{name: "exec", task: true,
-	do: func(_ context.Context, s *Server, a with[*wireRequest], p *pipe) (*runner.Result, error) {
-		if a.Options == nil {
-			return nil, badRequest(io.ErrUnexpectedEOF)
-		}
-		r, err := a.Options.request()
-		if err != nil {
-			return nil, err
-		}
-		x := newSession(r, a.Options.Input)
-		r.Stdout, r.Stderr = p.w.To(frame.Stdout), p.w.To(frame.Stderr)
-		r.Terminal.Out = r.Stdout
-		return s.conduct(x, p, &r.Progress, func(ctx context.Context) (*runner.Result, error) {
-			return s.opt.Supervisor.Exec(ctx, a.Ref, *r)
-		})
-	}}
+var execute = taskStream("exec", func(ctx context.Context, s *Server, feature string, r *runner.Request) (*runner.Result, error) {
+	return s.opt.Supervisor.Exec(ctx, feature, *r)
+})
+
+func taskStream(name string, run func(context.Context, *Server, string, *runner.Request) (*runner.Result, error)) *stream[with[*wireRequest], *runner.Result] {
+	return &stream[with[*wireRequest], *runner.Result]{name: name, task: true,
+		do: func(_ context.Context, s *Server, a with[*wireRequest], p *pipe) (*runner.Result, error) {
+			if a.Options == nil {
+				return nil, badRequest(io.ErrUnexpectedEOF)
+			}
+			r, err := a.Options.request()
+			if err != nil {
+				return nil, err
+			}
+			x := newSession(r, a.Options.Input)
+			r.Stdout, r.Stderr = p.w.To(frame.Stdout), p.w.To(frame.Stderr)
+			r.Terminal.Out = r.Stdout
+			return s.conduct(x, p, &r.Progress, func(ctx context.Context) (*runner.Result, error) { return run(ctx, s, a.Ref, r) })
+		}}
+}
 
 // wireResume is runner.ResumeOptions without streams.
 type wireResume struct {
