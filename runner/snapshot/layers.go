@@ -38,6 +38,11 @@ type OpenOptions struct {
 	// called when such a layer is first needed, for each feature once. nil: there are none.
 	Resolve func(feature string) (dir string, err error)
 
+	// Journal is a directory for the journal of a promote, and Sync makes Dir durable, where Dir's filesystem does not
+	// keep what it synced through a power failure: an image that is mounted without barriers. Empty and nil: Dir, syncfs.
+	Journal string
+	Sync    func() error
+
 	// ReadOnly opens without recovering and without removing what a crash left: beside a supervisor that has the
 	// feature's lock. Methods that write fail with fs.ErrPermission.
 	ReadOnly bool

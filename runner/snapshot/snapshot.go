@@ -91,6 +91,11 @@ type CreateOptions struct {
 	// package promote). Empty: one in Dir, so that other features' promotes are edits by others.
 	Bases string
 
+	// Journal is a directory for the journal of a promote, and Sync makes Dir durable, where Dir's filesystem does not
+	// keep what it synced through a power failure: an image that is mounted without barriers. Empty and nil: Dir, syncfs.
+	Journal string
+	Sync    func() error
+
 	// Driver is DriverOverlay or DriverCopy, for whoever chooses between the packages; empty: DriverOverlay.
 	Driver string
 

@@ -37,7 +37,7 @@ func (l *layers) Change(ctx context.Context, from, to string) (*snapshot.Change,
 	}
 	var o tree.CompareOptions
 	if from == snapshot.Base {
-		if o.Touched, err = promote.Touched(l.dir); err != nil {
+		if o.Touched, err = promote.Touched(l.journal); err != nil {
 			return nil, err
 		}
 		o.Since, o.RootMode, o.RootXattr = b.origin.Start, b.origin.RootMode, b.origin.RootXattr
@@ -101,7 +101,7 @@ func (l *layers) WriteDiff(ctx context.Context, c *snapshot.Change, w io.Writer,
 // target is what package promote needs of a change.
 func (l *layers) target(old, now *tree.View, to *place) promote.Target {
 	return promote.Target{
-		Dir: l.dir, Workspace: l.book.State().Workspace, Bases: l.bases, Old: old, New: now, Generation: to.generation,
+		Dir: l.journal, Workspace: l.book.State().Workspace, Bases: l.bases, Old: old, New: now, Generation: to.generation,
 	}
 }
 

@@ -136,6 +136,9 @@ func (l *layers) trim(ctx context.Context) error {
 
 // sync makes the feature's files durable.
 func (l *layers) sync() error {
+	if l.durable != nil {
+		return l.durable()
+	}
 	r, err := beneath.OpenRoot(l.dir)
 	if err != nil {
 		return err

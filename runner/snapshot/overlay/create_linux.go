@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +101,10 @@ func begin(o snapshot.CreateOptions) (*layers, book.State, error) {
 	if err != nil {
 		return nil, s, err
 	}
-	l := &layers{dir: dir, feature: o.Feature, bases: bases, foreign: map[string]string{}, busy: map[int]bool{}, next: 2}
+	l := &layers{
+		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: o.Feature, bases: bases, next: 2,
+		foreign: map[string]string{}, busy: map[int]bool{},
+	}
 	s.Generation, s.Current = bases.Generation(), 1
 	s.Origin, err = originOf(ws, dir)
 	return l, s, err
@@ -204,7 +208,8 @@ func open(o snapshot.OpenOptions) (*layers, error) {
 	}
 	s := b.State()
 	l := &layers{
-		dir: dir, feature: s.Feature, readOnly: o.ReadOnly, find: o.Resolve, book: b, next: s.Next,
+		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: s.Feature, readOnly: o.ReadOnly, find: o.Resolve,
+		book: b, next: s.Next,
 		foreign: map[string]string{}, busy: map[int]bool{},
 	}
 	if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
@@ -276,7 +281,7 @@ func restore(o snapshot.OpenOptions) (*layers, error) {
 
 // recover finishes what was cut short.
 func (l *layers) recover() error {
-	promoted, err := promote.Recover(l.dir, l.bases)
+	promoted, err := promote.Recover(l.journal, l.bases)
 	if err != nil {
 		return err
 	}

@@ -38,6 +38,8 @@ const maxDepth = 480
 // layers is a feature's layers.
 type layers struct {
 	dir, feature string
+	journal      string       // directory for a promote's journal
+	durable      func() error // nil: syncfs
 	homeOf       string // while forking: the other's lowest layer of HOME
 	readOnly     bool
 	find         func(feature string) (dir string, err error)

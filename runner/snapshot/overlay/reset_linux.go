@@ -159,7 +159,7 @@ func matches(patterns []string, path string) bool {
 
 // promoted begins the feature anew after a promote of its current state, and ends the promote. It can be repeated.
 func (l *layers) promoted() error {
-	note, pending, err := promote.Pending(l.dir)
+	note, pending, err := promote.Pending(l.journal)
 	if err != nil || !pending {
 		return err
 	}
@@ -180,7 +180,7 @@ func (l *layers) promoted() error {
 			return err
 		}
 	}
-	return promote.Forget(l.dir)
+	return promote.Forget(l.journal)
 }
 
 // noteCurrent marks, in the promote's journal, that what is promoted is what the feature shows.
