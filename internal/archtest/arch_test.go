@@ -87,7 +87,7 @@ var ours = rules{
 	importers: map[string][]string{
 		"database/sql":                     {"runner/store"},
 		"modernc.org/sqlite":               {"runner/store"},
-		"net/http":                         {"runner/daemon"},
+		"net/http":                         {"isolation/egress", "runner/daemon"},
 		"gvisor.dev/gvisor":                {"isolation/egress"},
 		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},

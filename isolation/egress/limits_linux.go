@@ -1,0 +1,88 @@
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/time/rate"
+)
+
+// chunk is what is copied at once, in bytes.
+const chunk = 128 << 10
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
+
+// budget is what is left of limits.
+type budget struct {
+	limits  Limits
+	out, in atomic.Int64
+	open    atomic.Int64
+	outRate *rate.Limiter
+	inRate  *rate.Limiter
+}
+
+func newBudget(l Limits) *budget {
+	burst := int(max(min(l.Rate, 1<<30), chunk))
+	return &budget{limits: l, outRate: rate.NewLimiter(rate.Limit(l.Rate), burst), inRate: rate.NewLimiter(rate.Limit(l.Rate), burst)}
+}
+
+// exceeded says which limit has been reached.
+func (b *budget) exceeded() string {
+	if b.out.Load()+b.in.Load() > b.limits.Bytes {
+		return fmt.Sprintf("more than %d bytes", b.limits.Bytes)
+	}
+	return ""
+}
+
+// meter counts what is written, holds it up to the rates, and ends what exceeds a limit.
+type meter struct {
+	f   *flow
+	w   io.Writer
+	out bool
+}
+
+func (m *meter) Write(p []byte) (int, error) {
+	f := m.f
+	epoch := f.g.current.Load()
+	written := 0
+	for len(p) > 0 {
+		part := p[:min(len(p), chunk)]
+		for _, b := range []*budget{epoch.used, f.g.total} {
+			count, limiter := &b.in, b.inRate
+			if m.out {
+				count, limiter = &b.out, b.outRate
+			}
+			if err := limiter.WaitN(f.g.ctx, len(part)); err != nil {
+				return written, err
+			}
+			count.Add(int64(len(part)))
+			if reason := b.exceeded(); reason != "" {
+				f.cut("limit", reason, "")
+				return written, errors.New(reason)
+			}
+		}
+		n, err := m.w.Write(part)
+		written += n
+		if m.out {
+			f.out.Add(int64(n))
+		} else {
+			f.in.Add(int64(n))
+		}
+		f.touch()
+		if err != nil {
+			return written, err
+		}
+		p = p[n:]
+	}
+	return written, nil
+}
+
+func copyChunks(dst io.Writer, src io.Reader) error {
+	b := chunks.Get().(*[]byte)
+	defer chunks.Put(b)
+	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, *b)
+	return err
+}
