@@ -25,8 +25,9 @@ func hold(a []string) error {
 		err = errors.Join(os.Chdir(path), f.Close())
 	case "read", "directory":
 	case "write":
-		err = f.Close()
-		f, err = os.OpenFile(path, os.O_WRONLY, 0)
+		if err = f.Close(); err == nil {
+			f, err = os.OpenFile(path, os.O_WRONLY, 0)
+		}
 	case "map":
 		_, err = unix.Mmap(int(f.Fd()), 0, 1, unix.PROT_READ, unix.MAP_PRIVATE)
 		err = errors.Join(err, f.Close())
@@ -98,7 +99,7 @@ func pair([]string) error {
 		case <-end:
 			fmt.Println(n)
 			return nil
-		default:
+		case <-time.After(50 * time.Microsecond): // a moment in which nothing is open
 		}
 		var seen [3]string
 		for i, path := range []string{"/workspace/generation", "/home/user/generation", "/workspace/generation"} {
@@ -111,6 +112,5 @@ func pair([]string) error {
 		if seen[0] == seen[2] && seen[0] != seen[1] {
 			return fmt.Errorf("after %d looks: the workspace is %s, home is %s", n, seen[0], seen[1])
 		}
-		time.Sleep(50 * time.Microsecond) // a moment in which nothing is open
 	}
 }

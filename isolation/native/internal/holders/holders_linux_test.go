@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/internal/testenv"
 )
 
 // elsewhere is a directory on another mount than the root: /dev/shm, or /proc, which every host has.
@@ -73,6 +76,20 @@ func TestThreads(t *testing.T) {
 			return unix.Chdir(dir)
 		})
 		if got := scanSelf(t, mount); !slices.Contains(got, "cwd "+dir) {
+			t.Errorf("%q", got)
+		}
+	})
+	t.Run("root", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			testenv.Need(t, "root", errors.New("changes a thread's root"))
+		}
+		inThread(t, func() error {
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return err
+			}
+			return unix.Chroot(dir)
+		})
+		if got := scanSelf(t, mount); !slices.Contains(got, "root "+dir) {
 			t.Errorf("%q", got)
 		}
 	})
