@@ -183,14 +183,18 @@ func (c *copySeal) nothing() (bool, error) {
 		return false, nil
 	}
 	head, err := c.l.book.Record(c.state.Head)
-	if err != nil || head.Layer == 0 {
+	if err != nil || len(head.Stack) == 0 {
 		return false, nil //nolint:nilerr // then it is not the same
+	}
+	top, err := c.l.layerDir(head.Stack[0])
+	if err != nil {
+		return false, err
 	}
 	for _, p := range parts {
 		if len(c.delta[p.name].Names) > 0 {
 			return false, nil
 		}
-		was, err := readLook(c.l.book.Layer(head.Layer) + "/" + p.name)
+		was, err := readLook(top + "/" + p.name)
 		if err != nil {
 			return false, err
 		}

@@ -141,6 +141,33 @@ func TestNothingCopied(t *testing.T) {
 	t.Error("no seal of nothing was an alias")
 }
 
+// TestCopyAndSquash: copies go on on top of what a squash made of the earlier ones.
+func TestCopyAndSquash(t *testing.T) {
+	b := newBox(t).create()
+	want := map[string]string{}
+	for i := range 40 {
+		id := fmt.Sprintf("c%d", i)
+		b.write(fmt.Sprintf("f%d", i%5), fmt.Sprint(i))
+		if i == 30 {
+			b.seal(id)
+		} else {
+			b.sealLive(id)
+		}
+		want[id] = b.now()
+		_, err := b.l.Squash(b.Context(), i%10 == 9)
+		must(t, err)
+		collect(b)
+		if _, err := b.l.Index(b.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	for id := range want {
+		if got := b.checkpoint(id); got != want[id] {
+			t.Errorf("%s shows\n%s\nwant\n%s", id, got, want[id])
+		}
+	}
+}
+
 // TestMappedFile: what is stored through a shared mapping leaves no trace in ctime until the kernel writes it back.
 func TestMappedFile(t *testing.T) {
 	b := newBox(t).create()

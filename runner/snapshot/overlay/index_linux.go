@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -26,7 +27,8 @@ func (l *layers) Index(ctx context.Context, id string) (snapshot.Indexed, error)
 	if x.Digest, err = l.digest(ctx, &p); err != nil {
 		return x, err
 	}
-	if r.Layer != 0 && r.Feature == l.feature {
+	x.Bytes, x.Inodes = r.Bytes, r.Inodes
+	if slices.Contains(r.Stack, snapshot.LayerRef{Feature: l.feature, Layer: r.Layer}) { // else a squash took it up
 		used, err := l.size(ctx, r.Layer)
 		if err != nil {
 			return x, err

@@ -40,7 +40,7 @@ type layers struct {
 	dir, feature string
 	journal      string       // directory for a promote's journal
 	durable      func() error // nil: syncfs
-	homeOf       string // while forking: the other's lowest layer of HOME
+	homeOf       string       // while forking: the other's lowest layer of HOME
 	readOnly     bool
 	find         func(feature string) (dir string, err error)
 	bases        *promote.Bases
