@@ -111,8 +111,10 @@ func (v *View) Walk(ctx context.Context, do func(path string, s Stat) error) err
 // walk visits a directory and what is below it, and closes it.
 func (v *View) walk(ctx context.Context, d *dir, path string, do func(path string, s Stat) error) error {
 	st, err := v.statDir(d)
-	if err == nil {
-		err = do(max(path, "."), st)
+	if err == nil && path == "" {
+		err = do(".", st)
+	} else if err == nil {
+		err = do(path, st)
 	}
 	var names []string
 	if err == nil {
