@@ -156,6 +156,7 @@ func (s *Server) Serve(ctx context.Context) (err error) {
 		defer j.Close()
 		s.opt.Log = j
 	}
+	socket.Sweep(s.opt.SocketDir, s.opt.StateDir)
 	d, err := socket.Open(s.opt.SocketDir, s.opt.StateDir, "", filepath.Join(s.opt.StateDir, socketLink))
 	if err != nil {
 		return err
@@ -337,10 +338,13 @@ func (s *Server) Hold(_ context.Context, id string) (release func(), err error) 
 	own.keeper, own.routes = s.keeper, s.routes
 	srv, done := own.open(d)
 	return func() {
-		_ = own.shut(d, srv) // a link and a socket: the next one sweeps them
+		_ = own.shut(d, srv) // what is left of a link and a socket is swept: see Clean
 		<-done
 	}, nil
 }
+
+// Clean removes the sockets that supervisors of a state directory left when they were killed.
+func Clean(stateDir string) { socket.Sweep(socket.Dir(stateDir), stateDir) }
 
 // stopAll seals and stops features of this process.
 func (s *Server) stopAll(features []string, o runner.StopOptions) error {

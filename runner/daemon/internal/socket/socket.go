@@ -55,7 +55,6 @@ type Door struct {
 // name when it listens: so one that refuses connections is a dead one's, and goes.
 func Open(dir, stateDir, name, link string) (*Door, error) {
 	file := prefix(stateDir)
-	sweep(dir, file)
 	if name != "" {
 		file += "-" + name
 	}
@@ -115,9 +114,9 @@ func Unlink(path string) error {
 	return nil
 }
 
-// sweep removes sockets that dead supervisors of this state directory left.
-func sweep(dir, prefix string) {
-	files, err := filepath.Glob(filepath.Join(dir, prefix+"*.sock"))
+// Sweep removes sockets in dir that dead supervisors of a state directory left.
+func Sweep(dir, stateDir string) {
+	files, err := filepath.Glob(filepath.Join(dir, prefix(stateDir)+"*.sock"))
 	if err != nil {
 		return // a directory with strange names: nothing is lost but tidiness
 	}
