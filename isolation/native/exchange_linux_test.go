@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,5 +64,40 @@ func TestExchange(t *testing.T) {
 	}
 	if err := b.Exchange(t.Context(), s.Stacks[0], s.Stacks[0]); err == nil || errors.Is(err, os.ErrClosed) {
 		t.Error(err)
+	}
+}
+
+// TestManyLayersOldKernel has a kernel that takes all layers in one string of 255 bytes.
+func TestManyLayersOldKernel(t *testing.T) {
+	needUserns(t)
+	e, s := testEngine(t), testSpec(t)
+	e.appends = false
+	const depth = 40
+	ids := testIDs()
+	for i := range depth {
+		layer := stack(t, ids, "/workspace").Upper
+		if err := os.WriteFile(filepath.Join(layer, fmt.Sprint(i)), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		s.Stacks[0].Lower = append([]isolation.Layer{{Path: layer}}, s.Stacks[0].Lower...)
+	}
+	b := startBox(t, e, s)
+	if out, code := sh(t, b, "ls | wc -l; echo x >new"); code != 0 || out != fmt.Sprintf("%d\n", depth) {
+		t.Fatalf("%q", out)
+	}
+	if err := b.Exchange(t.Context(), rotated(t, s.Stacks[0])); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := sh(t, b, "ls | wc -l; pwd"); code != 0 || out != fmt.Sprintf("%d\n/workspace\n", depth+1) {
+		t.Fatalf("%q", out)
+	}
+	here, err := os.Getwd()
+	if err != nil || filepath.Base(here) != "native" && os.Geteuid() == 0 {
+		t.Errorf("the supervisor is in %q, %v", here, err)
+	}
+	bad := rotated(t, s.Stacks[0])
+	bad.Lower = slices.Repeat(bad.Lower[:1], 300)
+	if err := b.Exchange(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "too many for this kernel") {
+		t.Errorf("%v", err)
 	}
 }

@@ -32,6 +32,7 @@ type Engine struct {
 	scratch string         // where the probe makes its directories
 
 	attachLayers atomic.Bool // this kernel takes no detached layer
+	appends      bool        // this kernel takes an overlay's layers one by one
 
 	mu      sync.Mutex
 	filters map[*specs.LinuxSeccomp]*unix.SockFprog
@@ -52,7 +53,7 @@ func newEngine(o Options) (*Engine, error) {
 	e := &Engine{
 		root: privileged(), scratch: o.ScratchDir, lastCap: lastCap(), ownNet: -1, ownPID: -1,
 		maps: mapKeeper{ns: map[string]int{}}, filters: map[*specs.LinuxSeccomp]*unix.SockFprog{},
-		lstat: os.Lstat, patience: scriptTimeout,
+		lstat: os.Lstat, patience: scriptTimeout, appends: kernelAtLeast(6, 8),
 	}
 	threads, spare := 2*runtime.NumCPU(), max(o.Pool, 1)
 	if o.Once {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -169,7 +170,11 @@ func clearVolatile(work string) error {
 // lower says how to open the lower directories, one after the other: a deep stack has more of them than we have descriptors.
 func (m *mounter) lower(p *plan, name string, layers []isolation.Layer) (lowerDirs, error) {
 	open := m.open
-	if len(layers) > joinedLayers {
+	deep := len(layers) > joinedLayers
+	if deep && !m.e.appends && m.e.root && !m.attached {
+		return lowerDirs{}, unix.EINVAL // needs a thread with a working directory of its own: see planned
+	}
+	if deep = deep && m.e.appends; deep {
 		m.fixed++
 		number := childFDs() + m.fixed // one for all
 		open = func(p *plan, name, dir string) (fdPath, error) { return m.openBriefly(p, name, dir, number) }
@@ -177,7 +182,7 @@ func (m *mounter) lower(p *plan, name string, layers []isolation.Layer) (lowerDi
 	d := lowerDirs{n: len(layers), open: func(i int) (fdPath, error) {
 		return m.layer(p, name+" lower "+strconv.Itoa(i), layers[i], open)
 	}}
-	if d.n > joinedLayers {
+	if deep {
 		return d, nil
 	}
 	for i := range layers {
@@ -280,11 +285,18 @@ type lowerDirs struct {
 	joined []fdPath
 }
 
-// joinedLayers is how many layers fit into one fsconfig string as /proc/self/fd/N; more need lowerdir+ (kernel 6.7).
+// joinedLayers is how many layers fit into one fsconfig string as /proc/self/fd/N.
 const joinedLayers = 10
+
+// optionSize is what fsconfig takes as a string, in bytes.
+const optionSize = 255
 
 // mountOverlay makes a detached overlay. The options are fixed: a layer's format depends on them.
 func mountOverlay(c caller, o overlaySpec) (any, error) {
+	return o.lower.among(c, func() (any, error) { return o.mount(c) })
+}
+
+func (o overlaySpec) mount(c caller) (any, error) {
 	fs, err := c.call("fsopen overlay "+o.name, unix.SYS_FSOPEN, "overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return nil, err
@@ -307,14 +319,21 @@ func mountOverlay(c caller, o overlaySpec) (any, error) {
 	return c.call("fsmount overlay "+o.name, unix.SYS_FSMOUNT, fs, unix.FSMOUNT_CLOEXEC, o.attrs)
 }
 
-// add names the lower directories to the kernel.
+// add names the lower directories to the kernel: in one string, or one by one.
 func (l lowerDirs) add(c caller, fs any) error {
 	if l.joined != nil {
 		paths := make([]string, l.n)
 		for i, dir := range l.joined {
 			paths[i] = dir.String()
+			if l.n > joinedLayers {
+				paths[i] = strconv.Itoa(dir.fd)
+			}
 		}
-		_, err := c.call("overlay lowerdir", unix.SYS_FSCONFIG, fs, unix.FSCONFIG_SET_STRING, "lowerdir", strings.Join(paths, ":"), 0)
+		value := strings.Join(paths, ":")
+		if len(value) > optionSize {
+			return fmt.Errorf("%d layers are too many for this kernel (since 6.8 it takes 500)", l.n)
+		}
+		_, err := c.call("overlay lowerdir", unix.SYS_FSCONFIG, fs, unix.FSCONFIG_SET_STRING, "lowerdir", value, 0)
 		return err
 	}
 	for i := range l.n {
@@ -327,6 +346,27 @@ func (l lowerDirs) add(c caller, fs any) error {
 		}
 	}
 	return nil
+}
+
+// among runs f, which makes an overlay, where its layers have short names: in the directory of descriptors. The
+// thread, or the child, must have a working directory of its own.
+func (l lowerDirs) among(c caller, f func() (any, error)) (any, error) {
+	if l.joined == nil || l.n <= joinedLayers {
+		return f()
+	}
+	back, err := c.call("find the working directory", unix.SYS_OPENAT2, unix.AT_FDCWD, ".", beneath(), unsafe.Sizeof(unix.OpenHow{}))
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.call("enter the descriptors", unix.SYS_CHDIR, "/proc/thread-self/fd"); err != nil {
+		return nil, err
+	}
+	tree, err := f()
+	if err != nil {
+		return nil, err
+	}
+	_, err = c.call("return", unix.SYS_FCHDIR, back)
+	return tree, err
 }
 
 func (o overlaySpec) options() [][2]string {

@@ -13,7 +13,7 @@ import (
 // TestSuite runs the contract of every engine and the hostile program, with cgroups where there are some.
 func TestSuite(t *testing.T) {
 	needUserns(t)
-	o := isolationtest.Options{Seccomp: testFilter}
+	o := isolationtest.Options{Seccomp: testFilter, Shallow: !kernelAtLeast(6, 8)}
 	c, err := quota.Probe()
 	if errors.Is(err, quota.ErrUnavailable) {
 		o.Weaker = []isolation.Control{isolation.ControlCgroups}
