@@ -159,7 +159,9 @@ var start = define("start", func(_ context.Context, s *Server, a *wireRequest) (
 	}
 	r.Detach = true
 	x := newSession(r, a.Input)
-	s.begin()
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
 	running, err := s.opt.Supervisor.Start(s.life, *r)
 	if err != nil {
 		s.finish(x, nil, err)

@@ -98,10 +98,11 @@ func (s *Server) stop(w http.ResponseWriter, r *http.Request) {
 		refuseRequest(w, err)
 		return
 	}
+	s.close(true) // a command that comes now starts another supervisor, which waits for this one's end
 	a := stopped{Features: append([]string{}, s.keeper.Live()...)}
 	err := s.stopAll(a.Features, runner.StopOptions{Grace: q.Grace, Seal: q.Seal})
 	s.mu.Lock()
-	s.asked = err == nil
+	s.asked, s.leaving = err == nil, err == nil
 	s.mu.Unlock()
 	w.Header().Set("Connection", "close")
 	answer(w, a, err)

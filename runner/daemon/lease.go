@@ -19,22 +19,25 @@ func (s *Server) reap(ctx context.Context) time.Duration {
 	live := map[string]*lease{}
 	for _, id := range s.keeper.Live() {
 		left, known := s.remaining(ctx, id)
-		switch {
-		case !known:
+		if !known {
 			continue
-		case left <= 0:
-			s.logf("feature %s: its time is over", id)
-			if err := s.keeper.Stop(ctx, []string{id}, runner.StopOptions{Grace: stopGrace, Seal: true}); err != nil {
-				s.logf("feature %s: stopping it: %v", id, err)
-				left = time.Minute // and then again
-			}
 		}
-		if left > 0 && left < forever && (next == 0 || left < next) {
+		live[id] = s.leases[id]
+		if left <= 0 {
+			s.logf("feature %s: its time is over", id)
+			err := s.keeper.Stop(ctx, []string{id}, runner.StopOptions{Grace: stopGrace, Seal: true})
+			if err == nil {
+				delete(live, id)
+				continue
+			}
+			s.logf("feature %s: stopping it: %v", id, err)
+			left = time.Minute // and then again
+		}
+		if left < forever && (next == 0 || left < next) {
 			next = left
 		}
-		live[id] = s.features[id]
 	}
-	s.features = live
+	s.leases = live
 	return next
 }
 
@@ -43,7 +46,13 @@ const forever time.Duration = 1<<63 - 1
 
 // remaining is how long a feature may still be live. Only Serve's goroutine calls it.
 func (s *Server) remaining(ctx context.Context, id string) (time.Duration, bool) {
-	l := s.features[id]
+	s.mu.Lock()
+	since, held := s.held[id]
+	s.mu.Unlock()
+	l := s.leases[id]
+	if l != nil && held && l.since != since {
+		l = nil // it has been stopped and started meanwhile
+	}
 	if l != nil && l.idle == 0 { // nothing that happens changes it
 		return l.left(time.Time{}), true
 	}
@@ -52,8 +61,11 @@ func (s *Server) remaining(ctx context.Context, id string) (time.Duration, bool)
 		return 0, false // it has just gone
 	}
 	if l == nil {
-		l = &lease{since: time.Now(), ttl: f.TTL, idle: f.Idle}
-		s.features[id] = l
+		if !held {
+			since = time.Now()
+		}
+		l = &lease{since: since, ttl: f.TTL, idle: f.Idle}
+		s.leases[id] = l
 	}
 	last := f.Updated
 	if n := len(f.Tasks); n > 0 && !f.State.Ended() {

@@ -104,7 +104,8 @@ type Server struct {
 	sessions map[string]*session
 	tasks    sync.WaitGroup // sessions whose task runs
 	streams  sync.WaitGroup
-	features map[string]*lease
+	held     map[string]time.Time // features that are live here, since when
+	leases   map[string]*lease    // Serve's goroutine's
 }
 
 // keeper is what the server itself asks of its supervisor.
@@ -120,7 +121,7 @@ func New(o Options) *Server {
 	o.Idle = cmp.Or(o.Idle, DefaultIdle)
 	o.Version = cmp.Or(o.Version, buildVersion())
 	s := &Server{opt: o, started: time.Now(), active: time.Now(), kick: make(chan struct{}, 1), routes: routes,
-		sessions: map[string]*session{}, features: map[string]*lease{}}
+		sessions: map[string]*session{}, held: map[string]time.Time{}, leases: map[string]*lease{}}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	if o.Supervisor != nil {
 		s.Use(o.Supervisor)
@@ -205,9 +206,7 @@ func (s *Server) open(d *socket.Door) (*http.Server, <-chan struct{}) {
 
 // shut lets nobody in any more, lets those who are inside end, for a moment, and closes their connections.
 func (s *Server) shut(d *socket.Door, srv *http.Server) error {
-	s.mu.Lock()
-	s.leaving = true
-	s.mu.Unlock()
+	s.close(true)
 	err := d.Shut()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWord)
 	defer cancel()
@@ -248,6 +247,13 @@ func (s *Server) leave() {
 	s.wake()
 }
 
+// close lets nobody in any more, and nothing begin; or again.
+func (s *Server) close(leaving bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving = leaving
+}
+
 // wake has Serve look whether it is still needed.
 func (s *Server) wake() {
 	select {
@@ -279,6 +285,7 @@ func (s *Server) watch(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
+			s.close(true)
 			return context.Cause(ctx)
 		case <-s.kick:
 		case <-timer:
@@ -318,6 +325,7 @@ func (s *Server) idle() (time.Duration, error) {
 func (s *Server) Hold(_ context.Context, id string) (release func(), err error) {
 	s.mu.Lock()
 	path := s.path
+	s.held[id] = time.Now()
 	s.mu.Unlock()
 	link := featureLink(s.opt.StateDir, id)
 	if path != "" {
@@ -327,6 +335,9 @@ func (s *Server) Hold(_ context.Context, id string) (release func(), err error) 
 		s.wake()
 		return func() {
 			_ = socket.Unlink(link) // it goes with the feature
+			s.mu.Lock()
+			delete(s.held, id)
+			s.mu.Unlock()
 			s.wake()
 		}, nil
 	}

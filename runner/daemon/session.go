@@ -61,8 +61,16 @@ func (x *session) signal(sig os.Signal) {
 	}
 }
 
-// begin counts a session whose task is about to run.
-func (s *Server) begin() { s.tasks.Add(1) }
+// begin counts a session whose task is about to run, unless the supervisor is leaving.
+func (s *Server) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.leaving {
+		return &runner.Error{Code: CodeGone, Cause: "the supervisor is leaving", Remedy: "try again", Exit: runner.ExitInternal}
+	}
+	s.tasks.Add(1)
+	return nil
+}
 
 // finish ends a session with its task.
 func (s *Server) finish(x *session, result *runner.Result, err error) {

@@ -88,12 +88,14 @@ var resume = &stream[with[wireResume], *runner.Result]{name: "resume", task: tru
 
 // conduct runs a task on the supervisor's own time and answers its result, if the client is there to hear it.
 func (s *Server) conduct(x *session, p *pipe, progress *func(runner.Progress), run func(context.Context) (*runner.Result, error)) (*runner.Result, error) {
+	if err := s.begin(); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancelCause(s.life)
 	*progress = func(at runner.Progress) {
 		s.register(at.TaskID, x)
 		p.post(frame.Progress, at)
 	}
-	s.begin()
 	p.listen(x, cancel)
 	go func() {
 		defer cancel(nil)
