@@ -10,6 +10,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 )
 
@@ -36,14 +37,14 @@ func (l *layers) Collect(ctx context.Context, needed []snapshot.LayerRef) (freed
 		return 0, err
 	}
 	for _, path := range old {
-		used, err := measure(ctx, path)
+		used, err := dirs.Measure(ctx, path)
 		if err == nil {
 			err = snapshot.Remove(ctx, path)
 		}
 		if err != nil {
 			return freed, err
 		}
-		freed += used.bytes
+		freed += used.Bytes
 		book.Step("removed layer")
 	}
 	return freed, l.trim(ctx)
@@ -150,90 +151,12 @@ func (l *layers) sync() error {
 	return nil
 }
 
-// usage is what a directory takes, with everything below.
-type usage struct {
-	bytes  int64 // allocated
-	inodes int64
-}
-
-// measure adds up a tree of ours.
-func measure(ctx context.Context, dir string) (usage, error) {
-	r, err := beneath.OpenRoot(dir)
-	if err != nil {
-		return usage{}, err
-	}
-	defer r.Close()
-	r.Ours = true
-	m := measurer{root: r, links: map[uint64]bool{}, buf: make([]byte, 64<<10)}
-	for todo := []string{""}; len(todo) > 0; {
-		path := todo[len(todo)-1]
-		if ctx.Err() != nil {
-			return m.used, context.Cause(ctx)
-		}
-		more, err := m.dir(path)
-		if err != nil && !beneath.Gone(err) {
-			return m.used, r.Fail("measure", path, err)
-		}
-		todo = append(todo[:len(todo)-1], more...)
-	}
-	return m.used, nil
-}
-
-type measurer struct {
-	root  *beneath.Root
-	links map[uint64]bool
-	buf   []byte
-	used  usage
-}
-
-// dir counts a directory and what is in it, and returns the directories among that.
-func (m *measurer) dir(path string) (below []string, err error) {
-	fd, err := m.root.Open(path, beneath.ReadDir)
-	if err != nil {
-		return nil, err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, err
-	}
-	m.add(&st)
-	names, err := beneath.ReadNames(fd, m.buf, nil)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		if err := beneath.StatAt(fd, name, &st); beneath.Gone(err) {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		if beneath.IsDir(&st) {
-			below = append(below, beneath.Join(path, name))
-			continue
-		}
-		m.add(&st)
-	}
-	return below, nil
-}
-
-func (m *measurer) add(st *unix.Stat_t) {
-	if !beneath.IsDir(st) && st.Nlink > 1 {
-		if m.links[st.Ino] {
-			return
-		}
-		m.links[st.Ino] = true
-	}
-	m.used.bytes += st.Blocks * 512
-	m.used.inodes++
-}
-
 // size measures a sealed layer, once.
-func (l *layers) size(ctx context.Context, n int) (usage, error) {
+func (l *layers) size(ctx context.Context, n int) (dirs.Usage, error) {
 	if known, ok := l.sizes.Load(n); ok {
-		return known.(usage), nil
+		return known.(dirs.Usage), nil
 	}
-	used, err := measure(ctx, l.book.Layer(n))
+	used, err := dirs.Measure(ctx, l.book.Layer(n))
 	if err == nil {
 		l.sizes.Store(n, used)
 	}
@@ -274,14 +197,14 @@ func (l *layers) Usage(ctx context.Context) (snapshot.Usage, error) {
 		if err != nil {
 			return u, err
 		}
-		u.Bytes += used.bytes
-		u.Inodes += used.inodes
+		u.Bytes += used.Bytes
+		u.Inodes += used.Inodes
 		if list := users[n]; len(list) == 1 && list[0] != snapshot.Current {
-			u.ByCheckpoint[list[0]] += used.bytes
+			u.ByCheckpoint[list[0]] += used.Bytes
 		}
 	}
-	used, err := measure(ctx, l.book.Layer(s.Current))
-	u.Bytes += used.bytes
-	u.Inodes += used.inodes
+	used, err := dirs.Measure(ctx, l.book.Layer(s.Current))
+	u.Bytes += used.Bytes
+	u.Inodes += used.Inodes
 	return u, err
 }

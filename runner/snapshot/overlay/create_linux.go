@@ -9,13 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
@@ -307,53 +305,5 @@ func (l *layers) recover() error {
 
 // HomeMountpoint makes an empty directory or file for something to be mounted on.
 func (l *layers) HomeMountpoint(path string, dir bool, o snapshot.Owner) error {
-	if !filepath.IsLocal(path) || filepath.Clean(path) == "." {
-		return &fs.PathError{Op: "mount point", Path: path, Err: fs.ErrInvalid}
-	}
-	home, err := beneath.OpenRoot(l.homeLower())
-	if err != nil {
-		return err
-	}
-	defer home.Close()
-	parts := strings.Split(filepath.Clean(path), "/")
-	for i := range parts {
-		sub := strings.Join(parts[:i+1], "/")
-		if err := makePoint(home, sub, dir || i < len(parts)-1, o); err != nil {
-			return home.Fail("mount point", sub, err)
-		}
-	}
-	return nil
-}
-
-func makePoint(r *beneath.Root, path string, dir bool, o snapshot.Owner) error {
-	at := beneath.Cursor{Root: r}
-	defer at.Close()
-	parent, name, err := at.Parent(path)
-	if err != nil {
-		return err
-	}
-	flags, mode := beneath.ReadFile, uint32(0o644)
-	if dir {
-		flags, mode = beneath.ReadDir, 0o755
-		if err := unix.Mkdirat(parent, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-			return err
-		}
-	} else if fd, err := unix.Openat(parent, name, unix.O_CREAT|unix.O_EXCL|beneath.ReadFile, 0o600); err == nil {
-		unix.Close(fd)
-	} else if !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	fd, err := beneath.OpenAt(parent, name, flags)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return err
-	}
-	if beneath.IsDir(&st) != dir || !dir && !beneath.IsFile(&st) {
-		return unix.EEXIST
-	}
-	return errors.Join(beneath.Chown(fd, o.UID, o.GID), unix.Fchmod(fd, mode))
+	return dirs.Point(l.homeLower(), path, dir, dirs.Owner(o))
 }

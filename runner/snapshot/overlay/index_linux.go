@@ -33,7 +33,7 @@ func (l *layers) Index(ctx context.Context, id string) (snapshot.Indexed, error)
 		if err != nil {
 			return x, err
 		}
-		x.Bytes, x.Inodes = used.bytes, used.inodes
+		x.Bytes, x.Inodes = used.Bytes, used.Inodes
 	}
 	if r.AliasOf != "" {
 		return x, nil
@@ -79,7 +79,7 @@ func (l *layers) compareAll(ctx context.Context, a, b *place, part string, stric
 		return nil, err
 	}
 	err = l.with(a, b, part, func(old, now *tree.View) (err error) {
-		o := tree.CompareOptions{Strict: strict, Sums: l.sums(now), Map: ids.fromBase}
+		o := tree.CompareOptions{Strict: strict, Sums: l.sums(now), Map: ids.FromBase}
 		if part == "h" {
 			o.Sums = nil
 		}

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
@@ -30,7 +29,7 @@ func (l *layers) Reset(ctx context.Context, o snapshot.ResetOptions) (*snapshot.
 		return nil, err
 	}
 	report := &snapshot.ResetReport{To: o.To}
-	match, err := matcher(o.Paths, o.Skip)
+	match, err := dirs.Matcher(o.Paths, o.Skip)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +100,7 @@ func (l *layers) restore(ctx context.Context, s *book.State, to, onto *place, ma
 		return nil, err
 	}
 	return tree.Restore(ctx, from, over, l.book.Layer(s.Current)+"/w", tree.RestoreOptions{
-		Match: match, Owner: s.Owner, UserXattr: s.UserXattr, Map: ids.fromBase,
+		Match: match, Owner: s.Owner, UserXattr: s.UserXattr, Map: ids.FromBase,
 	})
 }
 
@@ -132,29 +131,6 @@ func (l *layers) edited(ctx context.Context, match func(string) bool) ([]snapsho
 	}
 	list, err := l.Conflicts(ctx, c)
 	return slices.DeleteFunc(list, func(x snapshot.Conflict) bool { return !match(x.Path) }), err
-}
-
-// matcher selects what a pattern of paths matches, with everything below, and what none of skip does.
-func matcher(paths, skip []string) (func(path string) bool, error) {
-	for _, p := range slices.Concat(paths, skip) {
-		if !doublestar.ValidatePattern(p) {
-			return nil, fmt.Errorf("%q: %w", p, doublestar.ErrBadPattern)
-		}
-	}
-	return func(path string) bool {
-		return (paths == nil || matches(paths, path)) && !matches(skip, path)
-	}, nil
-}
-
-func matches(patterns []string, path string) bool {
-	for _, p := range patterns {
-		for i := range len(path) + 1 {
-			if (i == len(path) || path[i] == '/') && doublestar.MatchUnvalidated(p, path[:i]) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // promoted begins the feature anew after a promote of its current state, and ends the promote. It can be repeated.

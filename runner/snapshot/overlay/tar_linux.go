@@ -12,82 +12,19 @@ import (
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/layertar"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
-// idMap translates ids. A feature's layers hold the ids of its lineage's range, the workspace the host's, with its owner in
-// the place of the sandbox's user (isolation.MapOwner); archives hold what the sandbox sees.
-type idMap struct {
-	none  bool // everything has the host's ids
-	first snapshot.Owner
-	owner snapshot.Owner // of the workspace
-}
-
-const (
-	insideID = 1000  // the sandbox's user
-	rangeIDs = 65536 // of a lineage
-	nobody   = 65534
-)
-
-// ids finds a feature's translation: its owner is the sandbox's user.
-func (l *layers) ids() (idMap, error) {
+// ids finds a feature's translation of ids: its owner is the sandbox's user.
+func (l *layers) ids() (dirs.IDs, error) {
 	s := l.book.State()
 	var st unix.Stat_t
 	if err := unix.Stat(s.Workspace, &st); err != nil {
-		return idMap{}, &fs.PathError{Op: "stat", Path: s.Workspace, Err: err}
+		return dirs.IDs{}, &fs.PathError{Op: "stat", Path: s.Workspace, Err: err}
 	}
-	m := idMap{owner: snapshot.Owner{UID: st.Uid, GID: st.Gid}}
-	if m.none = s.Owner.UID < rangeIDs || s.Owner.GID < rangeIDs || s.UserXattr; !m.none {
-		m.first = snapshot.Owner{UID: s.Owner.UID - insideID, GID: s.Owner.GID - insideID}
-	}
-	return m, nil
-}
-
-// fromBase gives the workspace's ids as the feature's layers would hold them.
-func (m idMap) fromBase(uid, gid uint32) (uint32, uint32) {
-	if m.none {
-		return uid, gid
-	}
-	return m.toLayer(swap(uid, m.owner.UID), swap(gid, m.owner.GID))
-}
-
-// toLayer gives an archive's ids as the feature's layers would hold them.
-func (m idMap) toLayer(uid, gid uint32) (uint32, uint32) {
-	if m.none {
-		return uid, gid
-	}
-	return m.first.UID + inRange(uid), m.first.GID + inRange(gid)
-}
-
-// inside gives a layer's ids as the sandbox sees them.
-func (m idMap) inside(uid, gid uint32) (uint32, uint32) {
-	if m.none {
-		return uid, gid
-	}
-	return inRange(uid - m.first.UID), inRange(gid - m.first.GID)
-}
-
-// baseInside gives the workspace's ids as the sandbox sees them.
-func (m idMap) baseInside(uid, gid uint32) (uint32, uint32) {
-	return m.inside(m.fromBase(uid, gid))
-}
-
-func swap(id, owner uint32) uint32 {
-	switch id {
-	case owner:
-		return insideID
-	case insideID:
-		return owner
-	}
-	return id
-}
-
-func inRange(id uint32) uint32 {
-	if id >= rangeIDs {
-		return nobody
-	}
-	return id
+	return dirs.NewIDs(dirs.Owner(s.Owner), dirs.Owner{UID: st.Uid, GID: st.Gid}, s.UserXattr), nil
 }
 
 // Export writes a checkpoint as an OCI layer.
@@ -124,7 +61,7 @@ func (l *layers) Export(ctx context.Context, id string, w io.Writer, o snapshot.
 	}
 	s := l.book.State()
 	result, err := layertar.Write(ctx, old, now, w, layertar.Options{
-		Zstd: o.Zstd, UserXattr: s.UserXattr, IDs: ids.inside, BaseIDs: ids.baseInside,
+		Zstd: o.Zstd, UserXattr: s.UserXattr, IDs: ids.Inside, BaseIDs: ids.BaseInside,
 	})
 	return result.Digest, err
 }
@@ -224,6 +161,6 @@ func (l *layers) unpack(ctx context.Context, r io.Reader, o snapshot.ImportOptio
 	}
 	defer under.Close()
 	return layertar.Read(ctx, r, l.book.Layer(n)+"/"+part, layertar.Options{
-		UserXattr: l.book.State().UserXattr, IDs: ids.toLayer, MaxBytes: o.MaxBytes, Below: under,
+		UserXattr: l.book.State().UserXattr, IDs: ids.ToLayer, MaxBytes: o.MaxBytes, Below: under,
 	})
 }
