@@ -109,3 +109,52 @@ func BenchmarkFork(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkWorkOnChain does what a build does, on top of one checkpoint and of 500: warm, and on a fresh mount.
+func BenchmarkWorkOnChain(b *testing.B) {
+	for _, checkpoints := range []int{1, 500} {
+		x := newBox(b)
+		fill(b, x.ws, 0, 1000, "base")
+		x.create()
+		for i := range checkpoints {
+			fill(b, x.mounts[0], 1000+i*1000/checkpoints, 1000+(i+1)*1000/checkpoints, "more")
+			x.seal(fmt.Sprintf("c%d", i))
+			_, err := x.l.Squash(b.Context(), false)
+			must(b, err)
+		}
+		x.reset(fmt.Sprintf("c%d", checkpoints-1))
+		for _, mode := range []string{"cold", "warm"} {
+			b.Run(fmt.Sprintf("%d/%s", checkpoints, mode), func(b *testing.B) {
+				work(b, x, 0)
+				var took []time.Duration
+				for i := range b.N {
+					if mode == "cold" {
+						x.mount()
+					}
+					start := time.Now()
+					work(b, x, i)
+					took = append(took, time.Since(start))
+				}
+				p50(b, took)
+			})
+		}
+	}
+}
+
+// work reads every file, looks twice for one that is not there, as compilers do for headers, and writes a tenth as many.
+func work(b *testing.B, x *box, round int) {
+	for i := range 2000 {
+		path := x.path(fmt.Sprintf("d%d/f%d", i/100, i))
+		for _, suffix := range []string{".h", ".o"} {
+			if _, err := os.Lstat(path + suffix); err == nil {
+				b.Fatal("it is there")
+			}
+		}
+		if _, err := os.ReadFile(path); err != nil {
+			b.Fatal(err)
+		}
+		if i%10 == 0 {
+			must(b, os.WriteFile(x.path(fmt.Sprintf("out%d", i)), []byte(fmt.Sprint(round)), 0o644))
+		}
+	}
+}

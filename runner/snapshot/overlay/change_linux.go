@@ -143,10 +143,10 @@ func (l *layers) Promote(ctx context.Context, c *snapshot.Change, o snapshot.Pro
 		}
 		return err
 	})
-	if r == nil {
-		return nil, err
+	if err != nil || o.Kind == snapshot.PromotePatch {
+		return r, err // with a report: the workspace is new, and Open will finish what is left
 	}
-	return r, errors.Join(err, l.promoted())
+	return r, l.promoted()
 }
 
 // shows reports whether the current state is that of a name.
