@@ -173,10 +173,8 @@ func (l listing) add(root, path string, groups map[[2]uint64][]string) error {
 	}
 	l[path] = n
 	if !isDir {
-		if st.Nlink > 1 {
-			key := [2]uint64{st.Dev, st.Ino}
-			groups[key] = append(groups[key], path)
-		}
+		key := [2]uint64{st.Dev, st.Ino} // an overlay's count of links is not to be had
+		groups[key] = append(groups[key], path)
 		return nil
 	}
 	dir, err := os.Open(full)

@@ -1,0 +1,29 @@
+package copytree_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/copytree"
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest"
+)
+
+var harness = snapshottest.Harness{Name: "copy", Create: copytree.Create, Open: copytree.Open, Fork: copytree.Fork}
+
+func TestMain(m *testing.M) { snapshottest.Main(m, harness) }
+
+func TestSuite(t *testing.T) { snapshottest.Run(t, harness) }
+
+// TestRandom does a few thousand operations; CAISSON_TEST_LONG=1 makes them 10,000 with a seed of its own each.
+func TestRandom(t *testing.T) {
+	seeds, ops := 3, 600
+	switch {
+	case os.Getenv("CAISSON_TEST_LONG") != "":
+		seeds, ops = 10, 10000
+	case testing.Short():
+		seeds, ops = 1, 400
+	}
+	for seed := range seeds {
+		snapshottest.Random(t, harness, int64(seed), ops)
+	}
+}
