@@ -18,6 +18,7 @@ import (
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -45,7 +46,7 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	t := &task{s: s, req: r, profile: nil}
+	t := &task{session: &session{s: s}, owner: true, req: r, ready: make(chan struct{}), over: make(chan struct{}), ended: make(chan struct{})}
 	if err := typed(s.enforceable(ctx, r, t), "admitting the task"); err != nil {
 		return nil, err
 	}
@@ -65,13 +66,13 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	if t.profile, err = json.Marshal(r.Profile); err != nil {
 		return nil, typed(err, "recording the profile")
 	}
-	return t, s.find(ctx, t)
+	return t, typed(s.find(ctx, t), "admitting the task")
 }
 
 // check looks at the request alone.
 func (r *Request) check() error {
 	usage := func(format string, args ...any) error { return refuse(CodeUsage, "", format, args...) }
-	if len(r.Steps) == 0 || len(r.Steps) > maxSteps {
+	if len(r.Steps) == 0 && !r.Detach || len(r.Steps) > maxSteps {
 		return usage("a task has 1 to %d steps, not %d", maxSteps, len(r.Steps))
 	}
 	if r.Profile == nil {
@@ -89,6 +90,12 @@ func (r *Request) check() error {
 		if !nameRule.MatchString(k) || !validLabel(v) {
 			return refuse(CodeInvalidName, "a key has small letters, digits, _ . and -; a value is one line of at most 256 bytes", "%q cannot be a label", k+"="+v)
 		}
+	}
+	if len(r.Key) > maxLabel || r.TTL < 0 || r.Idle < 0 {
+		return usage("a key has at most %d bytes, and no time is negative", maxLabel)
+	}
+	if r.Detach && r.Remove {
+		return usage("a detached feature goes with `caisson rm`, not with its task")
 	}
 	r.Promote = cmp.Or(r.Promote, PromoteNone)
 	if r.Promote == PromoteNone {
@@ -202,7 +209,8 @@ func (s *Supervisor) missing(ctx context.Context, p *profiles.Effective) (map[is
 				return nil, noCgroups(s.opt.CgroupsErr)
 			}
 			missing[c] = noCgroups(s.opt.CgroupsErr).Reason
-		case c == isolation.ControlDiskQuota || c == isolation.ControlNetworkRules:
+		case c == isolation.ControlDiskQuota: // findDisk and the feature's unit say what is missing
+		case c == isolation.ControlNetworkRules:
 			if required(p, c) {
 				return nil, &isolation.UnsupportedError{Control: c, Reason: "not available in this version", Remedy: "--allow-weaker " + string(c)}
 			}
@@ -222,6 +230,38 @@ func (s *Supervisor) missing(ctx context.Context, p *profiles.Effective) (map[is
 	return missing, nil
 }
 
+// findDisk chooses how a new feature's disk is bounded.
+func (s *Supervisor) findDisk(ctx context.Context, t *task) error {
+	p := t.req.Profile
+	limits, asked := diskLimits(p)
+	weaker := !required(p, isolation.ControlDiskQuota)
+	if !asked && !weaker {
+		return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota, Reason: "no limit is set", Remedy: "--disk SIZE"}
+	}
+	if !asked {
+		return nil
+	}
+	if _, err := s.disks(); err != nil {
+		if weaker {
+			t.res.Weaker = append(t.res.Weaker, Weakness{Control: isolation.ControlDiskQuota, Reason: err.Error()})
+			return nil
+		}
+		return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota, Reason: err.Error(), Remedy: "--allow-weaker disk_quota"}
+	}
+	m, err := disk.Choose(s.supports(ctx), limits, true, weaker)
+	if none, ok := errors.AsType[*disk.UnavailableError](err); ok {
+		return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota, Reason: none.Error(), Remedy: cmp.Or(none.Remedy, "--allow-weaker disk_quota")}
+	}
+	if err != nil {
+		return err
+	}
+	t.feature.Mechanism, t.feature.Disk = string(m), limits.Bytes
+	if limits.Inodes != nil {
+		t.feature.Inodes = *limits.Inodes
+	}
+	return nil
+}
+
 func noCgroups(err error) *isolation.UnsupportedError {
 	u := &isolation.UnsupportedError{Control: isolation.ControlCgroups, Reason: "no cgroup can be made here", Remedy: "--allow-weaker cgroups"}
 	if e, ok := errors.AsType[*quota.UnavailableError](err); ok {
@@ -235,7 +275,9 @@ func noCgroups(err error) *isolation.UnsupportedError {
 // find looks for the feature that the request names, or makes up a new one.
 func (s *Supervisor) find(ctx context.Context, t *task) error {
 	t.fresh = true
-	t.feature = FeatureRecord{ID: s.opt.NewID(), Name: t.req.Feature, Workspace: t.req.Workspace, Labels: t.req.Labels}
+	t.feature = FeatureRecord{ID: s.opt.NewID(), Name: t.req.Feature, Workspace: t.req.Workspace, Labels: t.req.Labels,
+		Detached: t.req.Detach, TTL: cmp.Or(t.req.TTL, duration(t.req.Profile.TTL)), Idle: cmp.Or(t.req.Idle, duration(t.req.Profile.Idle)),
+		Driver: driverOf(t.req.Profile)}
 	if t.req.Feature != "" {
 		f, err := s.opt.Journal.Feature(ctx, t.req.Feature)
 		switch {
@@ -253,11 +295,33 @@ func (s *Supervisor) find(ctx context.Context, t *task) error {
 		if reason := s.direct(t.feature.Workspace); reason != "" {
 			t.feature.Direct = true
 		}
+		if err := s.findDisk(ctx, t); err != nil {
+			return err
+		}
+	} else if err := t.join(); err != nil {
+		return err
+	}
+	if t.feature.Mechanism == string(disk.Watched) {
+		t.res.Weaker = append(t.res.Weaker, Weakness{Control: isolation.ControlDiskQuota, Reason: "no mechanism enforces it here: the disk is watched, and who fills it is killed"})
 	}
 	if t.feature.Direct {
 		t.weaker = append(t.weaker, isolation.ControlIDMap)
 		t.res.Weaker = append(t.res.Weaker, Weakness{Control: isolation.ControlIDMap, Reason: "the workspace's file system cannot be idmapped: its owner is mapped directly"})
 	}
+	return nil
+}
+
+// join makes a task of a feature that lives in this process one more of its session's.
+func (t *task) join() error {
+	x := t.s.session(t.feature.ID)
+	if x == nil {
+		return nil
+	}
+	if x.policy.Digest != t.req.Profile.Digest {
+		return refuse(CodeConfiguration, "caisson stop "+x.feature.Name+", or use the profile that it lives under",
+			"the feature %s lives under the profile %s (%s), not %s (%s)", x.feature.Name, x.policy.Name, short(x.policy.Digest), t.req.Profile.Name, short(t.req.Profile.Digest))
+	}
+	t.session, t.owner = x, false
 	return nil
 }
 
@@ -305,22 +369,33 @@ func (s *Supervisor) idsOf(f *FeatureRecord) (isolation.IDs, error) {
 // submit takes the feature's lock and records the task; with a slot when one is free.
 func (t *task) submit(ctx context.Context) (err error) {
 	s := t.s
-	if t.fresh {
+	switch {
+	case !t.owner: // the lock is the session's
+	case t.fresh:
 		t.lock, err = s.claim(ctx, s.featureDir(t.feature.ID))
-	} else if t.lock, err = s.lock(ctx, &t.feature, flock.Exclusive); err == nil {
-		err = s.settle(ctx, &t.feature, &GCReport{}) // somebody may have died in it since New
+	default:
+		if t.lock, err = s.lock(ctx, &t.feature, flock.Exclusive); err == nil {
+			err = s.settle(ctx, &t.feature, &GCReport{}) // somebody may have died in it since New
+		}
 	}
 	if err != nil {
 		return err
 	}
 	if t.slot, err = s.slots.Try(); err != nil {
-		return errors.Join(stateFailure(err), t.unmake(ctx))
+		return errors.Join(stateFailure(err), t.unsubmit(ctx))
 	}
-	if err := t.record(ctx); err != nil {
-		return errors.Join(err, t.unmake(ctx))
+	if t.resumed != nil {
+		err = t.again(ctx)
+	} else {
+		err = t.enlist(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, t.unsubmit(ctx))
 	}
 	t.res.Feature, t.res.FeatureID, t.res.Workspace = t.feature.Name, t.feature.ID, t.feature.Workspace
-	t.res.Created = time.Now()
+	if t.resumed == nil {
+		t.res.Created = time.Now()
+	}
 	t.res.Profile, t.res.ProfileDigest = t.req.Profile.Name, t.req.Profile.Digest
 	t.dir = s.featureDir(t.feature.ID)
 	t.connect()
@@ -342,9 +417,9 @@ func (s *Supervisor) claim(ctx context.Context, dir string) (*flock.Lock, error)
 	}
 }
 
-// unmake takes the directory of a feature back that was not recorded.
-func (t *task) unmake(ctx context.Context) error {
-	if !t.fresh {
+// unsubmit takes the directory of a feature back that was not recorded.
+func (t *task) unsubmit(ctx context.Context) error {
+	if !t.owner || !t.fresh {
 		return nil
 	}
 	ctx, cancel := detached(ctx)
@@ -352,29 +427,32 @@ func (t *task) unmake(ctx context.Context) error {
 	return t.s.removeDir(ctx, t.s.featureDir(t.feature.ID))
 }
 
-// record writes the task into the journal. A made-up name that is taken is made up again.
-func (t *task) record(ctx context.Context) error {
+// enlist writes the task into the journal. A made-up name that is taken is made up again.
+func (t *task) enlist(ctx context.Context) error {
 	named := t.req.Feature != ""
-	t.res.TaskID = t.s.opt.NewID()
-	sub := Submission{Feature: t.feature, NewFeature: t.fresh, Admitted: t.slot != nil, MaxQueue: max(t.s.opt.MaxQueue, 0),
-		Task: TaskRecord{ID: t.res.TaskID, FeatureID: t.feature.ID, Profile: t.profile, ProfileDigest: t.req.Profile.Digest, Remove: t.req.Remove}}
-	for i, st := range t.req.Steps {
-		sub.Task.Steps = append(sub.Task.Steps, StepRecord{N: i + 1, State: StepNotStarted, Args: st.Args})
-		t.res.Steps = append(t.res.Steps, StepResult{N: i + 1, State: StepNotStarted, Args: st.Args})
+	sub, err := t.submission()
+	if err != nil {
+		return err
 	}
+	isNew := t.fresh && t.owner
 	for try := 0; ; try++ {
-		if t.fresh && !named {
+		if isNew && !named {
 			sub.Feature.Name = freshName(try)
 		}
 		f, err := t.s.opt.Journal.Submit(ctx, sub)
 		switch {
 		case err == nil:
-			t.feature, t.state = f, StateQueued
+			if t.owner {
+				t.feature = f
+			}
+			t.state = StateQueued
 			if sub.Admitted {
 				t.state = StatePreparing
 			}
 			return nil
-		case errors.Is(err, ErrExists) && !named && try < 100:
+		case errors.As(err, new(*ClaimedError)):
+			return err
+		case errors.Is(err, ErrExists) && !named && try < maxNames:
 		case errors.Is(err, ErrExists):
 			return refuse(CodeExists, "try again: it is a feature now", "somebody else has just made the feature %s", t.feature.Name)
 		case errors.Is(err, ErrQueueFull):
@@ -383,6 +461,35 @@ func (t *task) record(ctx context.Context) error {
 			return explain(err, "feature", t.feature.Name)
 		}
 	}
+}
+
+// maxNames is how many names are made up before giving up.
+const maxNames = 100
+
+// submission is what the journal is told of the task.
+func (t *task) submission() (Submission, error) {
+	r := t.req
+	t.res.TaskID = t.s.opt.NewID()
+	sub := Submission{Feature: t.feature, NewFeature: t.fresh && t.owner, Admitted: t.slot != nil, MaxQueue: max(t.s.opt.MaxQueue, 0), Key: r.Key,
+		Task: TaskRecord{ID: t.res.TaskID, FeatureID: t.feature.ID, Profile: t.profile, ProfileDigest: r.Profile.Digest, Remove: r.Remove}}
+	var err error
+	sub.Task.Options, err = json.Marshal(taskOptions{Promote: r.Promote, PatchFile: r.PatchFile, AllowProtected: r.AllowProtected, Checkpoints: r.Checkpoints})
+	if err != nil {
+		return sub, err
+	}
+	for i := range r.Steps {
+		st := &r.Steps[i]
+		options, err := st.options()
+		if err != nil {
+			return sub, err
+		}
+		sub.Task.Steps = append(sub.Task.Steps, StepRecord{N: i + 1, State: StepNotStarted, Args: st.Args, Retry: st.Retry, Options: options})
+		t.res.Steps = append(t.res.Steps, StepResult{N: i + 1, State: StepNotStarted, Args: st.Args})
+	}
+	if r.Key != "" {
+		sub.KeyDigest = digestOf("task", r.Workspace, r.Feature, sub.Task.Steps, r.Profile.Digest, sub.Task.Options, r.Remove, r.Detach)
+	}
+	return sub, nil
 }
 
 var (

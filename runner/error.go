@@ -154,6 +154,15 @@ func blockedError(feature string) *Error {
 		Remedy: fmt.Sprintf("look at `caisson diff %s`; if it is what you want: caisson promote %s --allow-protected GLOB", feature, feature)}
 }
 
+// damaged says that a feature's layers cannot be used.
+func damaged(err error, feature string) error {
+	if e, ok := errors.AsType[*snapshot.DamageError](err); ok {
+		return &Error{Code: CodeDamaged, Cause: "the layers of " + feature + " are damaged", Exit: ExitRefused, Err: e,
+			Remedy: "caisson doctor --repair names what is left; caisson rm --force " + feature + " removes it"}
+	}
+	return err
+}
+
 // conflictError is the refusal of a change to what others changed meanwhile.
 func conflictError(err *snapshot.ConflictError, feature string) *Error {
 	e := refuse(CodeConflict, fmt.Sprintf("put those paths back, or take the change as a patch: caisson promote --as patch %s", feature), "%v", err)

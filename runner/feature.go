@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/live"
 	"github.com/caisson-dev/caisson/runner/logfile"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -58,15 +60,17 @@ type PromoteOptions struct {
 	Kind           string   // PromoteApply ("" too) or PromotePatch
 	PatchFile      string   // for PromotePatch
 	AllowProtected []string // globs: the explicit word for protected paths
+	Stop           bool     // processes of other features that hold the workspace are stopped
 }
 
 // PromoteResult is what Promote did. Blocked by a gate, Report is nil and the error has CodeGate.
 type PromoteResult struct {
-	Feature string                  `json:"feature"`
-	Kind    string                  `json:"kind"`
-	Change  ChangeSummary           `json:"change"`
-	Gates   []gates.Verdict         `json:"gates"`
-	Report  *snapshot.PromoteReport `json:"report,omitempty"`
+	Feature    string                  `json:"feature"`
+	Checkpoint string                  `json:"checkpoint"` // id of the state that was promoted
+	Kind       string                  `json:"kind"`
+	Change     ChangeSummary           `json:"change"`
+	Gates      []gates.Verdict         `json:"gates"`
+	Report     *snapshot.PromoteReport `json:"report,omitempty"`
 }
 
 // LogOptions picks from a feature's log.
@@ -74,6 +78,7 @@ type LogOptions struct {
 	Task   string // id; "" means the feature's newest
 	Stream string // "stdout", "stderr" or "" for both
 	Step   int    // 1-based; 0 means all
+	Follow bool   // go on until the task ends
 }
 
 // GCReport is what GC removed, or would remove.
@@ -170,31 +175,42 @@ func taskInfo(t *TaskRecord) TaskInfo {
 		Created: t.Created, Updated: t.Updated, Result: result(t)}
 }
 
-// Change reads a feature's change. CodeBusy while a task runs.
-func (s *Supervisor) Change(ctx context.Context, ref string) (*snapshot.Change, error) {
-	var c *snapshot.Change
-	err := s.withChange(ctx, ref, func(_ *snapshot.Workspace, change *snapshot.Change) error { c = change; return nil })
+// Change reads the change of FEATURE or FEATURE@CHECKPOINT against the workspace. Of a live feature it is what shows now.
+func (s *Supervisor) Change(ctx context.Context, ref string) (c *snapshot.Change, err error) {
+	err = s.withChange(ctx, ref, func(_ *session, change *snapshot.Change) error { c = change; return nil })
 	return c, err
 }
 
-// Diff writes a feature's change as text. CodeBusy while a task runs.
+// Diff writes such a change as text.
 func (s *Supervisor) Diff(ctx context.Context, ref string, w io.Writer, o snapshot.DiffOptions) error {
-	return s.withChange(ctx, ref, func(ws *snapshot.Workspace, c *snapshot.Change) error { return ws.WriteDiff(ctx, c, w, o) })
+	return s.withChange(ctx, ref, func(x *session, c *snapshot.Change) error { return x.layers.WriteDiff(ctx, c, w, o) })
 }
 
-func (s *Supervisor) withChange(ctx context.Context, ref string, do func(*snapshot.Workspace, *snapshot.Change) error) error {
-	f, l, err := s.hold(ctx, ref, flock.Shared)
+func (s *Supervisor) withChange(ctx context.Context, ref string, do func(*session, *snapshot.Change) error) error {
+	r, err := ParseRef(ref)
 	if err != nil {
 		return err
 	}
-	ws, err := snapshot.Open(s.featureDir(f.ID))
-	if err == nil {
-		var c *snapshot.Change
-		if c, err = ws.Change(ctx); err == nil {
-			err = do(ws, c)
+	err = s.use(ctx, r.Feature, reading, func(x *session) error {
+		at, err := x.state(ctx, r)
+		if err != nil {
+			return err
 		}
+		c, err := x.layers.Change(ctx, snapshot.Base, at)
+		if err != nil {
+			return err
+		}
+		return do(x, c)
+	})
+	return typed(err, "reading the change of "+ref)
+}
+
+// state is what a reference means to the layers: without a checkpoint, the current state.
+func (x *session) state(ctx context.Context, r Ref) (string, error) {
+	if r.Checkpoint == "" {
+		return snapshot.Current, nil
 	}
-	return errors.Join(typed(err, "reading the change of "+f.Name), l.Release())
+	return x.resolveID(ctx, r.Checkpoint)
 }
 
 // Promote applies a feature's change after its gates have passed. CodeGate with the verdicts in the result; CodeConflict
@@ -204,53 +220,149 @@ func (s *Supervisor) Promote(ctx context.Context, ref string, o PromoteOptions) 
 	if err := checkPromote(o.Kind, o.PatchFile); err != nil {
 		return nil, err
 	}
-	f, l, err := s.hold(ctx, ref, flock.Exclusive)
+	parsed, err := ParseRef(ref)
 	if err != nil {
 		return nil, err
 	}
-	r, err := s.promote(ctx, &f, o)
-	return r, errors.Join(typed(err, "promoting "+f.Name), l.Release())
+	var r *PromoteResult
+	err = s.use(ctx, parsed.Feature, writing, func(x *session) (err error) {
+		r, err = x.judgeAndPromote(ctx, parsed, o)
+		return err
+	})
+	return r, typed(err, "promoting "+ref)
 }
 
-func (s *Supervisor) promote(ctx context.Context, f *FeatureRecord, o PromoteOptions) (*PromoteResult, error) {
-	policy, err := s.policy(ctx, f)
+func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions) (*PromoteResult, error) {
+	policy, err := x.s.policy(ctx, &x.feature)
 	if err != nil {
 		return nil, err
 	}
-	ws, err := snapshot.Open(s.featureDir(f.ID))
+	at := ""
+	if ref.Checkpoint != "" {
+		at, err = x.resolveID(ctx, ref.Checkpoint)
+	} else {
+		var c *Checkpoint
+		if c, err = x.checkpoint(ctx, ReasonPromote, CheckpointOptions{}); err == nil {
+			at = c.ID
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	c, err := ws.Change(ctx)
+	c, err := x.layers.Change(ctx, snapshot.Base, at)
 	if err != nil {
 		return nil, err
 	}
-	r := &PromoteResult{Feature: f.Name, Kind: o.Kind, Change: *summary(c)}
+	r := &PromoteResult{Feature: x.feature.Name, Kind: o.Kind, Change: *summary(c), Checkpoint: at}
 	if r.Change.Empty() {
-		return r, refuse(CodeNothingToDo, "", "the feature %s has changed nothing", f.Name)
+		return r, refuse(CodeNothingToDo, "", "the feature %s has changed nothing", x.feature.Name)
 	}
-	if r.Gates, err = judge(ctx, policy, ws, c, o.AllowProtected); err != nil {
+	if r.Gates, err = x.validate(ctx, policy, &judged{x.layers, at, c}, o.AllowProtected); err != nil {
 		return r, err
 	}
 	if gates.Blocked(r.Gates) {
-		return r, blockedError(f.Name)
+		return r, blockedError(x.feature.Name)
 	}
-	if err := s.opt.Journal.Promoting(ctx, f.ID, true); err != nil {
+	if err := x.s.opt.Journal.Promoting(ctx, x.feature.ID, true); err != nil {
 		return r, err
 	}
 	// From here on nothing stops half way: what was begun is finished or undone.
 	ctx = context.WithoutCancel(ctx)
-	r.Report, err = ws.Promote(ctx, c, s.promoteOptions(o.Kind, o.PatchFile))
-	if conflict, ok := errors.AsType[*snapshot.ConflictError](err); ok {
-		err = conflictError(conflict, f.Name)
-	} else if err == nil {
-		err = s.opt.Journal.Note(ctx, AuditRecord{FeatureID: f.ID, Event: "promote", Cause: o.Kind})
+	r.Report, err = x.promote(ctx, c, o, at)
+	if err == nil {
+		err = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "promote", To: at, Cause: o.Kind})
 	}
-	return r, errors.Join(err, s.opt.Journal.Promoting(ctx, f.ID, false))
+	return r, errors.Join(err, x.s.opt.Journal.Promoting(ctx, x.feature.ID, false))
 }
 
-func (s *Supervisor) promoteOptions(kind, patchFile string) snapshot.PromoteOptions {
-	return snapshot.PromoteOptions{Kind: snapshot.PromoteKind(kind), PatchFile: patchFile, LockDir: filepath.Join(s.state, "locks")}
+// validate runs the gates on a sealed state, and stores with it what they say.
+func (x *session) validate(ctx context.Context, p *profiles.Effective, state *judged, allow []string) ([]gates.Verdict, error) {
+	start := time.Now()
+	verdicts, err := judge(ctx, p, state, allow)
+	if err != nil {
+		return nil, err
+	}
+	x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingValidation, At: start, Took: time.Since(start)})
+	if state.at == snapshot.Current {
+		return verdicts, nil
+	}
+	err = x.s.opt.Journal.AddVerdicts(context.WithoutCancel(ctx), state.at, verdicts)
+	if errors.Is(err, ErrNotFound) {
+		err = nil // the checkpoint is another feature's
+	}
+	return verdicts, err
+}
+
+// promote hands a sealed state over. Other live features of the workspace move first, or it is refused.
+func (x *session) promote(ctx context.Context, c *snapshot.Change, o PromoteOptions, at string) (report *snapshot.PromoteReport, err error) {
+	options := snapshot.PromoteOptions{Kind: snapshot.PromoteKind(o.Kind), PatchFile: o.PatchFile, LockDir: filepath.Join(x.s.state, "locks"),
+		Moving: func(ctx context.Context, generation int) error { return x.moveOthers(ctx, generation, o.Stop) }}
+	do := func(ctx context.Context) (bool, error) {
+		report, err = x.layers.Promote(ctx, c, options)
+		return err == nil && options.Kind == snapshot.PromoteApply, err
+	}
+	if x.live != nil && options.Kind == snapshot.PromoteApply {
+		err = x.live.Change(ctx, live.KeepOthers, do)
+	} else {
+		_, err = do(ctx)
+	}
+	if conflict, ok := errors.AsType[*snapshot.ConflictError](err); ok {
+		return report, conflictError(conflict, x.feature.Name)
+	}
+	if held, ok := errors.AsType[*isolation.HeldError](err); ok {
+		return report, heldError(x.feature.Name, held.Holders)
+	}
+	if err == nil && at != snapshot.Current && options.Kind == snapshot.PromoteApply {
+		yes := true
+		if err = x.s.opt.Journal.UpdateCheckpoint(ctx, at, CheckpointUpdate{Promoted: &yes}); errors.Is(err, ErrNotFound) {
+			err = nil
+		}
+	}
+	return report, err
+}
+
+// moveOthers has the other live features of a workspace take up what a promote is about to replace. Those that are not
+// live do when they are opened.
+func (x *session) moveOthers(ctx context.Context, generation int, stop bool) error {
+	features, err := x.s.opt.Journal.Features(ctx)
+	if err != nil {
+		return err
+	}
+	var held flock.Table
+	for i := range features {
+		f := &features[i]
+		if f.ID == x.feature.ID || f.Workspace != x.feature.Workspace {
+			continue
+		}
+		if x.s.session(f.ID) != nil {
+			err = x.s.Rebase(ctx, f.ID, generation, stop)
+		} else {
+			if held == nil {
+				held = flock.Holders()
+			}
+			if held.Alive(lockFile(x.s.featureDir(f.ID))) {
+				err = x.s.askToMove(ctx, f, generation, stop)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Supervisor) askToMove(ctx context.Context, f *FeatureRecord, generation int, stop bool) error {
+	ctx, cancel := context.WithTimeout(ctx, rebaseTime)
+	defer cancel()
+	var err error = refuse(CodeHeld, "wait until it has ended", "the feature %s of the same workspace is in use", f.Name)
+	if s.opt.Daemon != nil {
+		err = s.opt.Daemon.Rebase(ctx, f.ID, generation, stop)
+	}
+	if err != nil && CodeOf(err) == CodeInternal {
+		err = &Error{Code: CodeHeld, Cause: "the feature " + f.Name + " of the same workspace does not answer", Exit: ExitRefused, Err: err,
+			Remedy: "wait until it has ended, or stop it: caisson stop " + f.Name}
+	}
+	return err
 }
 
 // policy is the profile that a feature's newest task ran under.
@@ -300,29 +412,59 @@ func (s *Supervisor) Remove(ctx context.Context, refs []string, force bool) erro
 }
 
 func (s *Supervisor) unchanged(ctx context.Context, f *FeatureRecord) error {
-	ws, err := snapshot.Open(s.featureDir(f.ID))
-	if err != nil {
-		return err
+	x := &session{s: s, feature: *f, dir: s.featureDir(f.ID)}
+	n := 0
+	err := x.open(ctx, reading)
+	if err == nil {
+		var c *snapshot.Change
+		if c, err = x.layers.Change(ctx, snapshot.Base, snapshot.Current); err == nil {
+			n = len(c.Entries)
+		}
 	}
-	c, err := ws.Change(ctx)
-	if err == nil && len(c.Entries) > 0 {
+	if err = errors.Join(err, x.close(ctx, false)); err == nil && n > 0 {
 		err = refuse(CodeUsage, fmt.Sprintf("caisson rm --force %s, or caisson promote %s", f.Name, f.Name),
-			"the feature %s has a change that was not promoted (%d paths)", f.Name, len(c.Entries))
+			"the feature %s has a change that was not promoted (%d paths)", f.Name, n)
 	}
 	return err
 }
 
-// destroy removes a feature, whose lock is held: it is no longer found, then its files go, then its record.
+// destroy removes a feature, whose lock is held: it is no longer found, then its files go, then its record. While forks
+// need its layers, these and the record stay.
 func (s *Supervisor) destroy(ctx context.Context, f *FeatureRecord) error {
 	if !f.Retired {
 		if err := s.opt.Journal.Retire(ctx, f.ID); err != nil {
 			return err
 		}
 	}
-	if err := s.removeDir(ctx, s.featureDir(f.ID)); err != nil {
+	kin, err := s.opt.Journal.Kin(ctx, f.ID)
+	if err != nil {
 		return err
 	}
-	return s.opt.Journal.Forget(ctx, f.ID)
+	for i := range kin {
+		if kin[i].ID == f.ID || kin[i].Retired {
+			continue
+		}
+		refs, err := s.refsOf(ctx, &kin[i])
+		if err != nil || slices.ContainsFunc(refs, func(r snapshot.LayerRef) bool { return r.Feature == f.ID }) {
+			return nil //nolint:nilerr // what cannot be read may need it
+		}
+	}
+	if err := s.removeFeature(ctx, s.featureDir(f.ID), f.ID); err != nil {
+		return err
+	}
+	if err := s.opt.Journal.Forget(ctx, f.ID); err != nil {
+		return err
+	}
+	for i := range kin { // those that were kept for this one
+		if kin[i].ID != f.ID && kin[i].Retired {
+			if l, err := s.lock(ctx, &kin[i], flock.Exclusive); err == nil {
+				if err := errors.Join(s.destroy(ctx, &kin[i]), l.Release()); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // Logs replays what a task wrote.

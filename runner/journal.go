@@ -144,6 +144,7 @@ type FeatureRecord struct {
 	Retired   bool        // being removed
 	Promoting bool        // being promoted outside of any task
 	Last      *TaskRecord // newest task; only in lists
+	Damaged   string      // what of it cannot be read, and why; only in lists
 
 	Lineage   string        // id of the feature whose Index it has: itself, unless it is a fork
 	Origin    string        // id of the feature that it was forked from

@@ -357,7 +357,7 @@ func TestCancel(t *testing.T) {
 	if took := time.Since(start); took > slack+2*time.Second {
 		t.Fatalf("took %s", took)
 	}
-	if res.Steps[0].State != runner.StepDone || res.Steps[0].Verdict != runner.VerdictCancelled {
+	if res.Steps[0].State != runner.StepInterrupted || res.Steps[0].Verdict != runner.VerdictCancelled {
 		t.Fatalf("%+v", res.Steps[0])
 	}
 }
@@ -437,11 +437,11 @@ func TestSteps(t *testing.T) {
 		t.Fatalf("%q %+v", out, res)
 	}
 	states := []runner.StepState{res.Steps[0].State, res.Steps[1].State, res.Steps[2].State}
-	if states[0] != runner.StepDone || states[1] != runner.StepDone || states[2] != runner.StepNotStarted {
+	if states[0] != runner.StepDone || states[1] != runner.StepFailed || states[2] != runner.StepNotStarted {
 		t.Fatal(states)
 	}
 	info, err := b.Task(t.Context(), res.TaskID)
-	if err != nil || info.Steps[1].State != runner.StepDone || info.Steps[2].State != runner.StepNotStarted || info.Result.ExitCode != 5 {
+	if err != nil || info.Steps[1].State != runner.StepFailed || info.Steps[2].State != runner.StepNotStarted || info.Result.ExitCode != 5 {
 		t.Fatalf("%+v %v", info, err)
 	}
 	var text bytes.Buffer

@@ -25,8 +25,8 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/hostfile"
+	"github.com/caisson-dev/caisson/runner/live"
 	"github.com/caisson-dev/caisson/runner/snapshot"
-	"github.com/caisson-dev/caisson/runner/steps"
 )
 
 // hostname is every sandbox's name for itself.
@@ -43,19 +43,35 @@ func (t *task) queue(ctx context.Context) (err error) {
 	return t.to(ctx, StatePreparing, "a slot is free", nil)
 }
 
-// prepare makes the layers, the root file system and the cgroup, and starts the sandbox on them.
+// prepare makes the layers, the root file system and the cgroup, and starts the sandbox on them; or joins those that live.
 func (t *task) prepare(ctx context.Context) (err error) {
 	t.res.Started = time.Now()
+	defer t.isReady()
+	if t.owner {
+		err = t.bringUp(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	t.steps.Sandbox, t.steps.Group = t.live.Sandbox(), t.group
+	t.enter(t)
+	return nil
+}
+
+// bringUp makes what a session consists of, at the same time where it can.
+func (t *task) bringUp(ctx context.Context) (err error) {
 	if t.ids, err = t.s.idsOf(&t.feature); err != nil {
 		return err
 	}
+	t.policy = t.req.Profile
 	var init *quota.Leaf
 	var g errgroup.Group
 	g.Go(func() (err error) { init, err = t.makeGroup(ctx); return err })
-	if err := errors.Join(t.makeLayers(), g.Wait(), t.rooting.Wait()); err != nil {
+	g.Go(func() (err error) { t.session.told, err = t.s.holding(ctx, t.feature.ID); return err })
+	if err := errors.Join(t.make(ctx), g.Wait(), t.rooting.Wait()); err != nil {
 		return err
 	}
-	spec, err := t.spec(t.root, stacks(t.layers.Stacks()))
+	spec, err := t.spec(t.root, live.Stacks(t.layers.Stacks()))
 	if err != nil {
 		return err
 	}
@@ -63,40 +79,31 @@ func (t *task) prepare(ctx context.Context) (err error) {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	t.sandbox, err = t.s.opt.Engine.Start(ctx, spec)
-	t.steps.Sandbox, t.steps.Group = t.sandbox, t.group
-	return err
+	if err := t.rewind(ctx); err != nil {
+		return err
+	}
+	return t.start(ctx, spec)
 }
 
-// makeLayers makes a new feature's layers, or readies those of an old one.
-func (t *task) makeLayers() (err error) {
-	uid, gid := t.ids.Host(inside, inside)
-	owner := snapshot.Owner{UID: uid, GID: gid}
-	if t.fresh {
-		t.layers, err = snapshot.Create(snapshot.CreateOptions{Dir: t.dir, Workspace: t.feature.Workspace, Owner: owner})
-	} else if t.layers, err = snapshot.Open(t.dir); err == nil {
-		err = t.layers.Prepare()
+// holding tells whoever wants to know that a feature is about to live here.
+func (s *Supervisor) holding(ctx context.Context, id string) (release func(), err error) {
+	if s.opt.Holding == nil {
+		return func() {}, nil
 	}
+	return s.opt.Holding(ctx, id)
+}
+
+// homeMountpoint makes the place for what is mounted below HOME.
+func (x *session) homeMountpoint(m isolation.Bind, o snapshot.Owner) error {
+	rest, ok := strings.CutPrefix(m.Target, snapshot.HomeTarget+"/")
+	if !ok {
+		return nil
+	}
+	info, err := os.Stat(m.Source)
 	if err != nil {
 		return err
 	}
-	for _, m := range t.mounts {
-		rest, ok := strings.CutPrefix(m.Target, snapshot.HomeTarget+"/")
-		if !ok {
-			continue
-		}
-		info, err := os.Stat(m.Source)
-		if err != nil {
-			return err
-		}
-		if err := t.layers.HomeMountpoint(rest, info.IsDir(), owner); err != nil {
-			return err
-		}
-	}
-	if err := os.Mkdir(filepath.Join(t.dir, "log"), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return writeOnce(machineID(t.dir), t.feature.ID)
+	return x.layers.HomeMountpoint(rest, info.IsDir(), o)
 }
 
 func machineID(dir string) string { return filepath.Join(dir, "machine-id") }
@@ -116,21 +123,21 @@ func writeOnce(path, id string) error {
 }
 
 // makeGroup makes the feature's cgroup, unless there are none here and that was accepted.
-func (t *task) makeGroup(ctx context.Context) (*quota.Leaf, error) {
-	c := t.s.opt.Cgroups
+func (x *session) makeGroup(ctx context.Context) (*quota.Leaf, error) {
+	c := x.s.opt.Cgroups
 	if c == nil {
 		return nil, nil
 	}
-	g, err := c.New(t.feature.ID, t.req.Profile.Limits)
+	g, err := c.New(x.feature.ID, x.policy.Limits)
 	if errors.Is(err, fs.ErrExist) { // left by a process that died; the feature's lock says that it is ours
-		if err = t.s.killGroup(ctx, t.feature.ID, &GCReport{}); err == nil {
-			g, err = c.New(t.feature.ID, t.req.Profile.Limits)
+		if err = x.s.killGroup(ctx, x.feature.ID, &GCReport{}); err == nil {
+			g, err = c.New(x.feature.ID, x.policy.Limits)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	t.group = g
+	x.group = g
 	return g.Leaf("init", nil)
 }
 
@@ -237,7 +244,10 @@ func presentIn(workspace, rest, source string) error {
 
 // spec describes the sandbox.
 func (t *task) spec(root isolation.Rootfs, s []isolation.Stack) (*isolation.Spec, error) {
-	first := &t.req.Steps[0]
+	first := &Step{Args: []string{"true"}} // of a sandbox in which nothing runs yet
+	if len(t.req.Steps) > 0 {
+		first = &t.req.Steps[0]
+	}
 	uid, gid := t.user(first)
 	mounts := append([]isolation.Bind{{Source: machineID(t.dir), Target: "/etc/machine-id"}}, t.mounts...)
 	return isolation.Build(isolation.BuildOptions{
@@ -245,21 +255,6 @@ func (t *task) spec(root isolation.Rootfs, s []isolation.Stack) (*isolation.Spec
 		Limits: t.req.Profile.Limits, Weaker: t.weaker, Seccomp: seccomp.Default(),
 		Args: first.Args, Env: t.env(first, 1), Cwd: cwd(first.Cwd), UID: uid, GID: gid, Terminal: t.req.TTY,
 	})
-}
-
-func stacks(list []snapshot.Stack) []isolation.Stack {
-	out := make([]isolation.Stack, len(list))
-	for i, s := range list {
-		out[i] = isolation.Stack{Target: s.Target, Upper: s.Upper, Work: s.Work}
-		for _, l := range s.Lower {
-			layer := isolation.Layer{Path: l.Path}
-			if l.Base {
-				layer.Map = isolation.MapOwner
-			}
-			out[i].Lower = append(out[i].Lower, layer)
-		}
-	}
-	return out
 }
 
 // Spec is the sandbox that Run would make for r, without making it.
@@ -313,65 +308,40 @@ func (s *Supervisor) describe(t *task) (*isolation.Spec, error) {
 	if err != nil {
 		return nil, typed(err, "describing the root file system")
 	}
+	base := plainBase(t.dir)
 	list := []isolation.Stack{
 		{Target: snapshot.WorkspaceTarget, Lower: []isolation.Layer{{Path: t.feature.Workspace, Map: isolation.MapOwner}},
-			Upper: filepath.Join(t.dir, "upper"), Work: filepath.Join(t.dir, "work")},
-		{Target: snapshot.HomeTarget, Lower: []isolation.Layer{{Path: filepath.Join(t.dir, "home/lower")}},
-			Upper: filepath.Join(t.dir, "home/upper"), Work: filepath.Join(t.dir, "home/work")},
-	}
-	if ws, err := snapshot.Open(t.dir); err == nil { // it exists: then as it is
-		list = stacks(ws.Stacks())
+			Upper: filepath.Join(base, "layers/1/w"), Work: filepath.Join(base, "layers/1/ww")},
+		{Target: snapshot.HomeTarget, Lower: []isolation.Layer{{Path: filepath.Join(base, "home/lower")}},
+			Upper: filepath.Join(base, "layers/1/h"), Work: filepath.Join(base, "layers/1/hw")},
 	}
 	spec, err := t.spec(root, list)
 	return spec, typed(err, "describing the sandbox")
 }
 
-// stop ends everything of the task that runs, and begins to take its cgroup away. It is idempotent.
-func (t *task) stop(ctx context.Context) error {
-	ctx, cancel := detached(ctx)
-	defer cancel()
-	var errs []error
-	if t.sandbox != nil {
-		errs = append(errs, t.sandbox.Close(ctx))
-		t.sandbox = nil
-	}
-	if t.group != nil {
-		if u, err := t.group.Usage(); err == nil {
-			t.res.Usage = steps.UsageOf(u)
-		}
-		g := t.group
-		t.group = nil
-		t.removing.Go(func() error {
-			ctx, cancel := detached(ctx)
-			defer cancel()
-			return errors.Join(g.Kill(ctx), g.Remove(ctx))
-		})
-	}
-	if t.steps.Budget != nil {
-		t.res.Usage.Output = t.steps.Budget.Used()
-	}
-	if t.steps.Log != nil {
-		_ = t.steps.Log.Close() // that the log is not whole is no failure of the task's
-		t.res.Truncated = t.res.Truncated || t.steps.Log.Lost() > 0
-	}
-	return errors.Join(errs...)
+// judged is a change and where it can be looked at.
+type judged struct {
+	layers snapshot.Layers
+	at     string // as OpenFile takes it
+	change *snapshot.Change
 }
 
 // judge runs the gates on a change.
-func judge(ctx context.Context, p *profiles.Effective, ws *snapshot.Workspace, c *snapshot.Change, allow []string) ([]gates.Verdict, error) {
+func judge(ctx context.Context, p *profiles.Effective, x *judged, allow []string) ([]gates.Verdict, error) {
 	config := p.PathsConfig(allow)
 	gate, err := gates.Paths(config)
 	if err != nil {
 		return nil, refuse(CodeConfiguration, "correct the globs", "%v", err)
 	}
-	root, err := os.OpenRoot(ws.Path())
+	root, err := os.OpenRoot(x.layers.Info().Workspace)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = root.Close() }()
+	c := x.change
 	change := &gates.Change{
 		Entries: make([]gates.Entry, len(c.Entries)), Digest: c.Digest,
-		Open: func(path string) (io.ReadCloser, error) { return ws.OpenChanged(path) },
+		Open: func(path string) (io.ReadCloser, error) { return x.layers.OpenFile(x.at, path) },
 		Readlink: func(path string) (string, bool) {
 			target, err := root.Readlink(path)
 			return target, err == nil

@@ -79,11 +79,9 @@ func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) 
 	if err := s.killGroup(ctx, f.ID, r); err != nil {
 		return err
 	}
-	dir := s.featureDir(f.ID)
 	promoted := f.Promoting
-	err = snapshot.Recover(dir)
-	halfMade := errors.Is(err, fs.ErrNotExist) // killed before it had layers: nothing ever ran in it
-	if err != nil && !halfMade && !f.Retired {
+	halfMade, err := s.mend(ctx, f) // killed before it had layers: nothing ever ran in it
+	if err != nil && !f.Retired {
 		return err
 	}
 	gone := f.Retired || halfMade
@@ -105,6 +103,13 @@ func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) 
 			return err
 		}
 	}
+	if f.Detached { // its sandbox died with its supervisor
+		off := false
+		if err := s.opt.Journal.UpdateFeature(ctx, f.ID, FeatureUpdate{Detached: &off}); err != nil {
+			return err
+		}
+		f.Detached = false
+	}
 	if !gone {
 		return nil
 	}
@@ -113,6 +118,17 @@ func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) 
 	}
 	r.Features = append(r.Features, f.Name)
 	return notFound("feature", f.Name)
+}
+
+// mend finishes or undoes what a dead process had begun on the layers, and records the checkpoints that it had made. It
+// reports whether there are no layers.
+func (s *Supervisor) mend(ctx context.Context, f *FeatureRecord) (missing bool, err error) {
+	x := &session{s: s, feature: *f, dir: s.featureDir(f.ID)}
+	err = x.open(ctx, writing)
+	if errors.Is(err, fs.ErrNotExist) {
+		missing, err = true, nil
+	}
+	return missing, errors.Join(err, x.close(ctx, false))
 }
 
 // unfinished is what the journal says of one feature now that its lock is held: nil when nothing is to be done.
@@ -135,7 +151,7 @@ func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, id string)
 	r := Result{
 		TaskID: t.ID, Feature: f.Name, FeatureID: f.ID, Workspace: f.Workspace, State: StateInterrupted, Verdict: VerdictInterrupted,
 		Code: string(VerdictInterrupted), Cause: "its supervisor died while it was " + string(t.State), Kept: !t.Remove,
-		Remedy:  fmt.Sprintf("run it again with --feature %s, or: caisson discard %s", f.Name, f.Name),
+		Remedy:  fmt.Sprintf("caisson resume %s, or: caisson discard %s", t.ID, f.Name),
 		Created: t.Created, Ended: time.Now(), ProfileDigest: t.ProfileDigest,
 	}
 	m := Move{TaskID: t.ID, From: t.State, To: StateInterrupted, Cause: r.Cause}
@@ -144,7 +160,7 @@ func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, id string)
 			m.Step = &StepMove{N: st.N, From: StepRunning, To: StepInterrupted}
 			st.State = StepInterrupted
 		}
-		r.Steps = append(r.Steps, StepResult{N: st.N, Args: st.Args, State: st.State})
+		r.Steps = append(r.Steps, StepResult{N: st.N, Args: st.Args, State: st.State, Checkpoint: st.Checkpoint})
 	}
 	if m.Result, err = json.Marshal(&r); err != nil {
 		return err
@@ -263,10 +279,7 @@ func (s *Supervisor) clear(ctx context.Context, dir, id string, r *GCReport) err
 	if err := s.killGroup(ctx, id, r); err != nil || r.DryRun {
 		return err
 	}
-	if err := snapshot.Recover(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return s.removeDir(ctx, dir)
+	return s.removeFeature(ctx, dir, id)
 }
 
 func (s *Supervisor) sweepTmp(ctx context.Context, r *GCReport, name string) error {
@@ -299,6 +312,16 @@ func (s *Supervisor) sweepTmp(ctx context.Context, r *GCReport, name string) err
 
 // gone is where a feature's directory is removed.
 func (s *Supervisor) gone(id string) string { return filepath.Join(s.state, "tmp", gonePrefix+id) }
+
+// removeFeature removes a feature's disk unit and its directory, whose lock is held.
+func (s *Supervisor) removeFeature(ctx context.Context, dir, id string) error {
+	if d := s.opt.Disk; d != nil && dir == s.featureDir(id) {
+		if err := d.Remove(ctx, id); err != nil {
+			return err
+		}
+	}
+	return s.removeDir(ctx, dir)
+}
 
 // removeDir removes a feature's directory, whose lock is held.
 func (s *Supervisor) removeDir(ctx context.Context, dir string) error {

@@ -2,154 +2,240 @@ package runner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"io"
-	"syscall"
+	"fmt"
+	"os"
+	"slices"
 
-	"github.com/caisson-dev/caisson/isolation"
-	"github.com/caisson-dev/caisson/runner/live"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
-// errLater is what methods answer that are not there yet.
-var errLater = &Error{Code: CodeUnsupported, Cause: "not available yet", Exit: ExitRefused, Err: errors.ErrUnsupported}
-
-// Running is a task that Start has started.
-type Running struct{ t *task }
-
-// Task is its id.
-func (r *Running) Task() string { return r.t.res.TaskID }
-
-// Feature is its feature's name.
-func (r *Running) Feature() string { return r.t.feature.Name }
-
-// FeatureID is its feature's id.
-func (r *Running) FeatureID() string { return r.t.feature.ID }
-
-// Wait waits for the task's end. When ctx ends before, the task goes on.
-func (r *Running) Wait(context.Context) (*Result, error) { return nil, errLater }
-
-// Live is the sandbox that it runs in.
-func (r *Running) Live() *live.Feature { return nil }
-
-// Dialer asks the process that holds a feature's lock.
-type Dialer interface {
-	// Rebase has a live feature take up what a promote of another one took out of their workspace. The error is an *Error
-	// with CodeHeld when a live process prevents it and stop is false.
-	Rebase(ctx context.Context, featureID string, generation int, stop bool) error
-	// Holders are the processes that hold its workspace or HOME.
-	Holders(ctx context.Context, featureID string) ([]isolation.Holder, error)
+// taskOptions is what the journal keeps of a request for a resume, besides the steps.
+type taskOptions struct {
+	Promote        string            `json:"promote,omitempty"`
+	PatchFile      string            `json:"patch_file,omitempty"`
+	AllowProtected []string          `json:"allow_protected,omitempty"`
+	Checkpoints    *CheckpointPolicy `json:"checkpoints,omitempty"`
 }
 
-// Start starts a task and returns when its sandbox is there, or when it has to wait for a place. Cancelling ctx
-// afterwards does nothing: see Kill and Stop.
-func (s *Supervisor) Start(ctx context.Context, r Request) (*Running, error) { return nil, errLater }
-
-// Exec runs a task in a live feature of this process. CodeNotLive.
-func (s *Supervisor) Exec(ctx context.Context, feature string, r Request) (*Result, error) {
-	return nil, errLater
+// stepOptions is what the journal keeps of a step, besides its arguments.
+type stepOptions struct {
+	Step
+	Env []string `json:"env,omitempty"`
+	UID *uint32  `json:"uid,omitempty"`
+	GID *uint32  `json:"gid,omitempty"`
 }
 
-// Wait waits for a task's end: ref is its id, or a feature, whose newest it is then.
-func (s *Supervisor) Wait(ctx context.Context, ref string) (*Result, error) { return nil, errLater }
-
-// Live lists the features that are live in this process.
-func (s *Supervisor) Live() []string { return nil }
-
-// Checkpoint seals the current state of a feature.
-func (s *Supervisor) Checkpoint(ctx context.Context, ref string, o CheckpointOptions) (*Checkpoint, error) {
-	return nil, errLater
+func (st *Step) options() (json.RawMessage, error) {
+	return json.Marshal(stepOptions{Step: *st, Env: st.Env, UID: st.UID, GID: st.GID})
 }
 
-// Checkpoints lists a feature's, oldest first; they are a tree by Parent.
-func (s *Supervisor) Checkpoints(ctx context.Context, feature string) ([]Checkpoint, error) {
-	return nil, errLater
+func stepOf(r *StepRecord) (Step, error) {
+	var o stepOptions
+	if len(r.Options) > 0 {
+		if err := json.Unmarshal(r.Options, &o); err != nil {
+			return Step{}, err
+		}
+	}
+	st := o.Step
+	st.Args, st.Env, st.UID, st.GID, st.Retry = r.Args, o.Env, o.UID, o.GID, r.Retry
+	return st, nil
 }
 
-// CheckpointOf finds FEATURE@CHECKPOINT; without a checkpoint, the head.
-func (s *Supervisor) CheckpointOf(ctx context.Context, ref string) (*Checkpoint, error) {
-	return nil, errLater
+// Resume goes on with a task that failed, was cancelled or interrupted, at its first step that is not done and on the
+// checkpoint before it, under the same profile. ref is the task's id, or a feature, whose newest task is meant. A step
+// that was interrupted is run again only if it may be (Step.Retry, RetryInterrupted); else the error is CodeResume.
+func (s *Supervisor) Resume(ctx context.Context, ref string, o ResumeOptions) (*Result, error) {
+	t, err := s.resume(ctx, ref, &o)
+	if err != nil {
+		return nil, typed(err, "resuming "+ref)
+	}
+	return t.life()
 }
 
-// Label names a checkpoint; "" takes its name away. One with a label is kept by GC.
-func (s *Supervisor) Label(ctx context.Context, ref, label string) error { return errLater }
-
-// DropCheckpoints forgets checkpoints and frees what only they need.
-func (s *Supervisor) DropCheckpoints(ctx context.Context, refs ...string) error { return errLater }
-
-// Export writes a checkpoint as an OCI layer tar, and returns its digest.
-func (s *Supervisor) Export(ctx context.Context, ref string, w io.Writer, o snapshot.ExportOptions) (string, error) {
-	return "", errLater
+// resume makes the task of what the journal has of it.
+func (s *Supervisor) resume(ctx context.Context, ref string, o *ResumeOptions) (*task, error) {
+	record, err := s.taskOf(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	f, err := s.opt.Journal.Feature(ctx, record.FeatureID)
+	if err != nil {
+		return nil, explain(err, "feature", record.FeatureID)
+	}
+	x := s.session(f.ID)
+	if x == nil { // who died is settled now
+		var release func() error
+		if release, err = s.settleNow(ctx, f.ID); err != nil {
+			return nil, err
+		}
+		if err := release(); err != nil {
+			return nil, err
+		}
+		if record, err = s.opt.Journal.Task(ctx, record.ID); err != nil {
+			return nil, err
+		}
+	}
+	if !record.State.May(StatePreparing) {
+		return nil, refuse(CodeUsage, "", "the task %s cannot be resumed: it is %s", record.ID, record.State)
+	}
+	r, err := requestOf(&f, &record, o)
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.admit(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	t.resumed = &record
+	if err := t.goOnAt(&record, o); err != nil {
+		return nil, err
+	}
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
+	t.rooting.Go(t.makeRoot)
+	if err := t.submit(t.ctx); err != nil {
+		t.cancel(nil)
+		return nil, errors.Join(err, t.release())
+	}
+	return t, nil
 }
 
-// Import makes a checkpoint of an OCI layer tar.
-func (s *Supervisor) Import(ctx context.Context, feature string, r io.Reader, o snapshot.ImportOptions) (*Checkpoint, error) {
-	return nil, errLater
+// requestOf is the request of a recorded task.
+func requestOf(f *FeatureRecord, record *TaskRecord, o *ResumeOptions) (*Request, error) {
+	p := &profiles.Effective{}
+	if err := json.Unmarshal(record.Profile, p); err != nil {
+		return nil, fmt.Errorf("the profile of task %s: %w", record.ID, err)
+	}
+	p.Digest = record.ProfileDigest
+	if o.Profile != nil && o.Profile.Digest != record.ProfileDigest {
+		return nil, refuse(CodeConfiguration, "use the profile that the task began with, or start a new task",
+			"the task %s began under the profile %s (%s), and this is %s (%s)", record.ID, p.Name, short(record.ProfileDigest), o.Profile.Name, short(o.Profile.Digest))
+	}
+	var more taskOptions
+	if len(record.Options) > 0 {
+		if err := json.Unmarshal(record.Options, &more); err != nil {
+			return nil, fmt.Errorf("the options of task %s: %w", record.ID, err)
+		}
+	}
+	r := &Request{Workspace: f.Workspace, Feature: f.Name, Profile: p, Promote: more.Promote, PatchFile: more.PatchFile,
+		AllowProtected: more.AllowProtected, Checkpoints: more.Checkpoints, Detach: o.Detach, Remove: record.Remove,
+		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Signals: o.Signals, Progress: o.Progress}
+	for i := range record.Steps {
+		st, err := stepOf(&record.Steps[i])
+		if err != nil {
+			return nil, fmt.Errorf("step %d of task %s: %w", i+1, record.ID, err)
+		}
+		r.Steps = append(r.Steps, st)
+	}
+	return r, nil
 }
 
-// ChangeBetween compares two states: FEATURE, FEATURE@CHECKPOINT, FEATURE@base.
-func (s *Supervisor) ChangeBetween(ctx context.Context, a, b string) (*snapshot.Change, error) {
-	return nil, errLater
+// short is a digest for people.
+func short(digest string) string { return digest[:min(len(digest), len("sha256:")+12)] }
+
+// goOnAt finds the step to go on at.
+func (t *task) goOnAt(record *TaskRecord, o *ResumeOptions) error {
+	t.first = slices.IndexFunc(record.Steps, func(st StepRecord) bool { return st.State != StepDone })
+	if t.first < 0 {
+		t.first = len(record.Steps)
+		return nil
+	}
+	st := &record.Steps[t.first]
+	if st.State != StepInterrupted {
+		return nil
+	}
+	switch {
+	case o.SkipInterrupted:
+		t.skipped = true
+		t.first++
+	case o.RetryInterrupted, st.Retry:
+	default:
+		return &Error{Code: CodeResume, Exit: ExitPerson,
+			Cause: fmt.Sprintf("step %d of task %s was interrupted and may have had effects: %q", st.N, record.ID, st.Args),
+			Remedy: fmt.Sprintf("caisson resume %s --retry-interrupted, to run it again on the state before it; or caisson resume %s --skip-interrupted",
+				record.ID, record.ID)}
+	}
+	return nil
 }
 
-// DiffBetween writes what ChangeBetween compares as text.
-func (s *Supervisor) DiffBetween(ctx context.Context, a, b string, w io.Writer, o snapshot.DiffOptions) error {
-	return errLater
+// again records that a task goes on, and takes over what it had done.
+func (t *task) again(ctx context.Context) error {
+	record := t.resumed
+	t.res.TaskID, t.res.Created = record.ID, record.Created
+	old := result(record)
+	for i, st := range record.Steps {
+		r := StepResult{N: st.N, Args: st.Args, State: st.State, Checkpoint: st.Checkpoint}
+		if old != nil && i < len(old.Steps) && st.State == StepDone {
+			r = old.Steps[i]
+			r.Checkpoint = st.Checkpoint
+		}
+		t.res.Steps = append(t.res.Steps, r)
+	}
+	t.state = record.State
+	move := Move{TaskID: record.ID, From: record.State, To: StatePreparing, Cause: "resumed"}
+	if t.skipped {
+		n := t.first
+		move.Step = &StepMove{N: n, From: StepInterrupted, To: StepDone}
+		t.res.Steps[n-1].State = StepDone
+	}
+	t.state = StatePreparing
+	return t.s.opt.Journal.Move(ctx, move)
 }
 
-// Rollback goes back to a checkpoint.
-func (s *Supervisor) Rollback(ctx context.Context, feature string, o RollbackOptions) (*RollbackResult, error) {
-	return nil, errLater
+// rewind puts the layers of a resumed task back to where its first step begins; what is there is sealed first. The
+// feature is not live yet.
+func (t *task) rewind(ctx context.Context) error {
+	if t.resumed == nil {
+		return nil
+	}
+	if err := renewMachineID(t.dir, t.s.opt.NewID()); err != nil {
+		return err
+	}
+	if t.skipped || t.first == len(t.req.Steps) {
+		return nil // the state is as the last step left it
+	}
+	to, err := t.stateBefore(ctx)
+	if err != nil || to == "" {
+		return err
+	}
+	return t.session.rewound(ctx, snapshot.ResetOptions{To: to}, RollbackOptions{}, &RollbackResult{})
 }
 
-// Fork begins a feature on a checkpoint of another, without copying.
-func (s *Supervisor) Fork(ctx context.Context, ref, name string) (*FeatureInfo, error) {
-	return nil, errLater
+// stateBefore is the checkpoint on which the step to go on at begins: that of the step before, or the task's first.
+func (t *task) stateBefore(ctx context.Context) (string, error) {
+	for i := t.first - 1; i >= 0; i-- {
+		if id := t.resumed.Steps[i].Checkpoint; id != "" {
+			return id, nil
+		}
+	}
+	rows, err := t.s.opt.Journal.Checkpoints(ctx, t.feature.ID)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range rows {
+		if r.TaskID == t.resumed.ID && r.Reason == ReasonStart && !r.Lost && r.Damaged == "" {
+			return r.ID, nil
+		}
+	}
+	return "", nil // it had none: then it goes on with what is there
 }
 
-// Resume goes on with a task that failed, was cancelled or interrupted, at its first step that is not done.
-func (s *Supervisor) Resume(ctx context.Context, task string, o ResumeOptions) (*Result, error) {
-	return nil, errLater
+// settleNow takes a feature's lock and finishes what a dead process left of it.
+func (s *Supervisor) settleNow(ctx context.Context, id string) (release func() error, err error) {
+	_, l, err := s.hold(ctx, id, flock.Exclusive)
+	if err != nil {
+		return nil, err
+	}
+	return l.Release, nil
 }
 
-// Stop ends live features of this process; they stay.
-func (s *Supervisor) Stop(ctx context.Context, features []string, o StopOptions) error {
-	return errLater
+// renewMachineID makes another machine-id: a resumed feature is another machine.
+func renewMachineID(dir, seed string) error {
+	if err := os.Remove(machineID(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return writeOnce(machineID(dir), seed)
 }
-
-// Kill sends a signal to the running command of a task, or of a feature's newest task.
-func (s *Supervisor) Kill(ctx context.Context, ref string, sig syscall.Signal) error {
-	return errLater
-}
-
-// Pause makes a live feature stand still.
-func (s *Supervisor) Pause(ctx context.Context, feature string) error { return errLater }
-
-// Unpause lets it go on.
-func (s *Supervisor) Unpause(ctx context.Context, feature string) error { return errLater }
-
-// Rebase has a live feature of this process take up new base layers: see Dialer.
-func (s *Supervisor) Rebase(ctx context.Context, featureID string, generation int, stop bool) error {
-	return errLater
-}
-
-// Holders are the processes that hold the workspace or HOME of a live feature of this process.
-func (s *Supervisor) Holders(ctx context.Context, featureID string) ([]isolation.Holder, error) {
-	return nil, errLater
-}
-
-// Copy copies a file or a tree between the host and a feature.
-func (s *Supervisor) Copy(ctx context.Context, from, to CopyPath) error { return errLater }
-
-// Stats measures features; none means those that are live in this process.
-func (s *Supervisor) Stats(ctx context.Context, features []string) ([]Stats, error) {
-	return nil, errLater
-}
-
-// Events calls do for each event, oldest first.
-func (s *Supervisor) Events(ctx context.Context, o EventOptions, do func(Event) error) error {
-	return errLater
-}
-
-// Repair makes the journal agree with what lies on disk, for every feature, and names what is damaged.
-func (s *Supervisor) Repair(ctx context.Context) (*GCReport, error) { return nil, errLater }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -14,9 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson/gates"
-	"github.com/caisson-dev/caisson/isolation"
-	"github.com/caisson-dev/caisson/quota"
-	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/logfile"
 	"github.com/caisson-dev/caisson/runner/pump"
 	"github.com/caisson-dev/caisson/runner/slots"
@@ -28,61 +26,87 @@ import (
 // *isolation.UnsupportedError where a control is missing); whatever the task did is in the Result. Cancelling ctx
 // kills the task; context.Cause(ctx) is its cause.
 func (s *Supervisor) Run(ctx context.Context, r Request) (*Result, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	t, err := s.admit(ctx, &r) // what cannot be is refused before anything exists
+	t, err := s.begin(ctx, &r)
+	if claimed, ok := errors.AsType[*ClaimedError](err); ok {
+		return s.Wait(ctx, claimed.Task)
+	}
 	if err != nil {
 		return nil, err
 	}
-	defer t.forward(cancel)()
-	t.rooting.Go(t.makeRoot)              // needs nothing of what follows
-	if err := t.submit(ctx); err != nil { // the feature's lock, a record in the journal
+	return t.life()
+}
+
+// begin admits and submits a task.
+func (s *Supervisor) begin(ctx context.Context, r *Request) (*task, error) {
+	t, err := s.admit(ctx, r) // what cannot be is refused before anything exists
+	if err != nil {
+		return nil, err
+	}
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
+	t.rooting.Go(t.makeRoot)                // needs nothing of what follows
+	if err := t.submit(t.ctx); err != nil { // the feature's lock, a record in the journal
+		t.cancel(nil)
 		return nil, errors.Join(err, t.release())
 	}
+	return t, nil
+}
+
+// life is the rest of a task's: each line is a method of that name.
+func (t *task) life() (*Result, error) {
+	defer t.cancel(nil)
+	defer close(t.ended)
+	unforward := t.forward()
+	var err error
 	for _, phase := range []func(context.Context) error{
 		t.queue,    // until there is a slot
-		t.prepare,  // layers, root file system, cgroup, sandbox
-		t.runSteps, // one after the other, until one fails
-		t.seal,     // nothing runs any more; what changed?
+		t.prepare,  // layers, root file system, cgroup, sandbox; or those that live
+		t.runSteps, // one after the other, until one fails, with a checkpoint before and after each
+		t.seal,     // nothing of the task runs any more; what changed?
 		t.validate, // the gates judge the change
 		t.promote,  // if all went well and somebody asked for it
 	} {
-		if err = phase(ctx); err != nil {
+		if err = phase(t.ctx); err != nil {
 			break
 		}
 	}
-	err = errors.Join(t.finish(ctx, err), t.release()) // nothing stays but the record and the change
-	return t.result(err), errors.Join(err, t.flush(ctx))
+	err = errors.Join(t.finish(t.ctx, err), t.release()) // nothing stays but the record, the change, and what is to stay alive
+	unforward()
+	t.answer, t.failure = t.result(err), errors.Join(err, t.flush(t.ctx))
+	return t.answer, t.failure
 }
 
 // task is a task on its way.
 type task struct {
-	s   *Supervisor
-	req *Request
-	res Result
+	*session
+	owner bool // the session is this task's own, and ends with it unless it is to stay
+	req   *Request
+	res   Result
 
-	feature FeatureRecord
-	fresh   bool // the feature is this task's
-	dir     string
+	ctx    context.Context // the task's; its end ends it
+	cancel context.CancelCauseFunc
+	ready  chan struct{} // closed when there is a sandbox, or when there is no place for one yet
+	told   sync.Once     // of ready
+	over   chan struct{} // closed when nothing more will be run
+	ended  chan struct{} // closed at the end, with answer and failure
+
+	answer  *Result
+	failure error
+
 	profile json.RawMessage
-	ids     isolation.IDs
-	mounts  []isolation.Bind
-	weaker  []isolation.Control // what the engine may do without
 	state   State
-	done    *StepMove // the last step's end, to be recorded with the next transition
-	pending []Move    // transitions to be recorded with the next one
-	ran     bool      // something was executed
+	resumed *TaskRecord // what the journal has of it, when it goes on
+	first   int         // how many steps were done before
+	skipped bool        // the last of them was interrupted and is taken for done
+	done    *StepMove   // the last step's end, to be recorded with the next transition
+	saved   *Checkpoint // likewise
+	pending []Move      // transitions to be recorded with the next one
+	ran     bool        // something was executed
 
-	lock    *flock.Lock
-	slot    *slots.Slot
-	layers  *snapshot.Workspace
-	group   *quota.Group
-	sandbox isolation.Sandbox
-	change  *snapshot.Change
+	slot   *slots.Slot
+	change *snapshot.Change
+	at     string // the state that is judged: a checkpoint or snapshot.Current
 
-	rooting  errgroup.Group // of the root file system, into root
-	root     isolation.Rootfs
-	removing errgroup.Group // of the cgroup
+	rooting errgroup.Group // of the root file system
 
 	interrupted atomic.Bool // SIGINT or SIGTERM was passed on
 	progress    sync.Mutex
@@ -90,12 +114,20 @@ type task struct {
 	steps steps.Runner
 }
 
-// to moves the task on, together with the end of the step before.
+// to moves the task on, together with the end of the step before and the checkpoint after it.
 func (t *task) to(ctx context.Context, next State, cause string, step *StepMove) error {
 	t.plan(next, cause, step)
-	moves := t.pending
-	t.pending = nil
-	return t.s.opt.Journal.Move(context.WithoutCancel(ctx), moves...)
+	return t.record(context.WithoutCancel(ctx))
+}
+
+// record writes down what is pending, in one transaction.
+func (t *task) record(ctx context.Context) error {
+	moves, saved := t.pending, t.saved
+	t.pending, t.saved = nil, nil
+	if saved != nil {
+		return t.s.opt.Journal.AddCheckpoint(ctx, CheckpointRecord{*saved}, moves...)
+	}
+	return t.s.opt.Journal.Move(ctx, moves...)
 }
 
 // plan moves the task on without recording it before the next transition: where a crash between the two would leave
@@ -127,6 +159,9 @@ func (t *task) tell(step int, message string) {
 		Steps: len(t.req.Steps), Message: message})
 }
 
+// isReady tells Start that there is nothing more to wait for.
+func (t *task) isReady() { t.told.Do(func() { close(t.ready) }) }
+
 // connect makes what the output goes through.
 func (t *task) connect() {
 	out, err := t.req.Stdout, t.req.Stderr
@@ -135,7 +170,7 @@ func (t *task) connect() {
 		out, err, in = t.req.Terminal.Out, nil, t.req.Terminal.In
 	}
 	x := &t.steps
-	x.Chown, x.Resize = t.s.privileged(), t.req.Terminal.Resize
+	x.Chown, x.Resize, x.Full = t.s.privileged(), t.req.Terminal.Resize, t.full
 	x.Out = pump.NewSink(out)
 	x.Err = x.Out
 	if err == nil || !sameWriter(out, err) {
@@ -164,7 +199,7 @@ var errInterrupted = errors.New("a signal asked the step before to end")
 
 // forward passes the caller's signals on to the running step. One that asks for an end cancels the task when there is
 // no step to ask, and when it is not the first.
-func (t *task) forward(cancel context.CancelCauseFunc) (stop func()) {
+func (t *task) forward() (stop func()) {
 	if t.req.Signals == nil {
 		return func() {}
 	}
@@ -186,7 +221,7 @@ func (t *task) forward(cancel context.CancelCauseFunc) (stop func()) {
 				}
 				fatal := end || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
 				if asked > 1 && end || !t.signal(sig) && fatal {
-					cancel(errSignal{sig})
+					t.cancel(errSignal{sig})
 				}
 			}
 		}
@@ -194,14 +229,21 @@ func (t *task) forward(cancel context.CancelCauseFunc) (stop func()) {
 	return func() { close(quit); <-done }
 }
 
-// seal ends everything that runs, and reads what changed.
+// seal ends everything of the task that runs, seals the state, and reads what changed.
 func (t *task) seal(ctx context.Context) error {
 	var g errgroup.Group // a crash between the two is one in either state
-	g.Go(func() error { return t.to(ctx, StateSealing, "the steps have ended", nil) })
+	if t.saved == nil {
+		g.Go(func() error { return t.to(ctx, StateSealing, "the steps have ended", nil) })
+	} else {
+		t.plan(StateSealing, "the steps have ended", nil)
+	}
 	if err := errors.Join(t.stop(ctx), g.Wait()); err != nil {
 		return err
 	}
-	c, err := t.layers.Change(ctx)
+	if err := t.saveLast(ctx); err != nil {
+		return err
+	}
+	c, err := t.layers.Change(ctx, snapshot.Base, t.at)
 	if err != nil {
 		return err
 	}
@@ -219,7 +261,8 @@ func (t *task) validate(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if t.res.Gates, err = judge(ctx, t.req.Profile, t.layers, t.change, t.req.AllowProtected); err != nil {
+	t.res.Gates, err = t.session.validate(ctx, t.req.Profile, &judged{t.layers, t.at, t.change}, t.req.AllowProtected)
+	if err != nil {
 		return err
 	}
 	if gates.Blocked(t.res.Gates) && t.res.Verdict == VerdictOK {
@@ -244,9 +287,8 @@ func (t *task) promote(ctx context.Context) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	report, err := t.layers.Promote(ctx, t.change, t.s.promoteOptions(t.req.Promote, t.req.PatchFile))
-	if conflict, ok := errors.AsType[*snapshot.ConflictError](err); ok {
-		e := conflictError(conflict, t.feature.Name)
+	report, err := t.session.promote(ctx, t.change, PromoteOptions{Kind: t.req.Promote, PatchFile: t.req.PatchFile}, t.at)
+	if e, ok := errors.AsType[*Error](err); ok && e.Exit == ExitRefused {
 		t.fail(VerdictRefused, e.Code, e.Error(), e.Remedy)
 		return nil
 	}
@@ -260,10 +302,14 @@ func (t *task) fail(v Verdict, code, cause, remedy string) {
 
 // finish gives the task its end: after nothing of it runs any more, and before its change goes, if it goes.
 func (t *task) finish(ctx context.Context, err error) error {
+	close(t.over)
 	cancelled := context.Cause(ctx)
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	err = errors.Join(err, t.stop(ctx), t.removing.Wait())
+	err = errors.Join(err, t.stop(ctx))
+	if t.owner && t.live == nil {
+		err = errors.Join(err, t.removing.Wait())
+	}
 	switch {
 	case errors.Is(err, errInterrupted), err != nil && cancelled != nil && errors.Is(err, cancelled):
 		t.fail(VerdictCancelled, string(VerdictCancelled), err.Error(), "")
@@ -278,6 +324,7 @@ func (t *task) finish(ctx context.Context, err error) error {
 			t.fail(v, e.Code, e.Error(), e.Remedy)
 		}
 	}
+	t.res.Disk = t.diskUsage()
 	t.res.State = endOf(t.res.Verdict)
 	t.res.Ended = time.Now()
 	return errors.Join(err, typed(t.end(ctx), "recording a task's end"))
@@ -286,7 +333,7 @@ func (t *task) finish(ctx context.Context, err error) error {
 // end records the task's end, and takes the feature away if it is to go: first out of its place, so that who comes after
 // a crash in between finds a feature without layers, or layers without a feature, and removes them.
 func (t *task) end(ctx context.Context) error {
-	remove := t.req.Remove || t.fresh && !t.ran
+	remove := t.owner && t.live == nil && (t.req.Remove || t.fresh && !t.ran)
 	t.res.Kept = !remove
 	text, err := json.Marshal(&t.res)
 	if err != nil {
@@ -294,6 +341,7 @@ func (t *task) end(ctx context.Context) error {
 	}
 	gone := ""
 	if remove {
+		t.saved = nil
 		if gone, err = t.s.moveAway(t.dir); err != nil {
 			return err
 		}
@@ -302,12 +350,12 @@ func (t *task) end(ctx context.Context) error {
 	last := &t.pending[len(t.pending)-1]
 	last.Result, last.Forget = text, remove
 	if !remove {
-		return t.s.opt.Journal.Move(ctx, t.pending...)
+		return t.record(ctx)
 	}
 	var g errgroup.Group
-	g.Go(func() error { return snapshot.Remove(ctx, gone, "lock") })
+	g.Go(func() error { return t.removeFiles(ctx, gone) })
 	// As long as there is a record, the lock has to say that we live.
-	if err := errors.Join(t.s.opt.Journal.Move(ctx, t.pending...), g.Wait()); err != nil {
+	if err := errors.Join(t.record(ctx), g.Wait()); err != nil {
 		return err
 	}
 	return snapshot.Remove(ctx, gone)
@@ -337,8 +385,46 @@ func (t *task) result(err error) *Result {
 // release gives back what others wait for.
 func (t *task) release() error {
 	_ = t.rooting.Wait() // if it mattered, prepare has said so
-	return errors.Join(t.slot.Release(), t.lock.Release())
+	errs := []error{t.slot.Release()}
+	t.leave(t)
+	if t.owner && t.live == nil {
+		errs = append(errs, t.session.close(t.ctx, t.req.Remove))
+	}
+	t.isReady()
+	return errors.Join(errs...)
 }
+
+// stop ends what runs of the task, and of its session unless that stays. It is idempotent.
+func (t *task) stop(ctx context.Context) error {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	var errs []error
+	for _, l := range t.steps.Leaves() {
+		errs = append(errs, l.Kill(ctx))
+		if t.stays() {
+			errs = append(errs, l.Remove(ctx))
+		}
+	}
+	if t.owner && !t.stays() {
+		errs = append(errs, t.session.cancel(ctx, t, fmt.Errorf("the feature's first task has ended")))
+		usage, err := t.session.stop(ctx)
+		if usage != nil {
+			t.res.Usage = steps.UsageOf(*usage)
+		}
+		errs = append(errs, err)
+	}
+	if t.steps.Budget != nil {
+		t.res.Usage.Output = t.steps.Budget.Used()
+	}
+	if t.steps.Log != nil {
+		_ = t.steps.Log.Close() // that the log is not whole is no failure of the task's
+		t.res.Truncated = t.res.Truncated || t.steps.Log.Lost() > 0
+	}
+	return errors.Join(errs...)
+}
+
+// stays reports whether the sandbox outlives the task.
+func (t *task) stays() bool { return !t.owner || t.req.Detach && t.live != nil }
 
 // flush waits until the caller has all of the output. A caller that does not read is waited for when the task ended by
 // itself, until ctx is done, and hardly at all when the task was to end at a promised time.

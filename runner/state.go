@@ -65,7 +65,7 @@ func (s State) Ended() bool {
 }
 
 // StepState is where one step stands. After kill -9 of the supervisor and recovery every step is exactly one
-// of not started, done and interrupted.
+// of not started, done, failed and interrupted.
 type StepState = steps.State
 
 // The states of a step.
@@ -73,14 +73,16 @@ const (
 	StepNotStarted  StepState = "not_started"
 	StepRunning     StepState = "running"
 	StepDone        StepState = "done"
+	StepFailed      StepState = "failed" // it ended badly by itself, or by a limit
 	StepInterrupted StepState = "interrupted"
 )
 
 // StepTransitions is the state machine of a step; the database enforces it too.
 var StepTransitions = map[StepState][]StepState{
 	StepNotStarted:  {StepRunning},
-	StepRunning:     {StepDone, StepInterrupted},
-	StepInterrupted: {StepRunning},
+	StepRunning:     {StepDone, StepFailed, StepInterrupted},
+	StepFailed:      {StepRunning},
+	StepInterrupted: {StepRunning, StepDone},
 	StepDone:        nil,
 }
 

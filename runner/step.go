@@ -17,10 +17,18 @@ import (
 	"github.com/caisson-dev/caisson/runner/steps"
 )
 
-// runSteps runs the steps in order until one does not end well.
+// runSteps runs the steps in order until one does not end well, with a checkpoint before the first and after each but the
+// last, whose state is sealed when nothing runs any more.
 func (t *task) runSteps(ctx context.Context) error {
 	t.res.Verdict = VerdictOK
-	for i := range t.req.Steps {
+	if err := t.save(ctx, ReasonStart, t.first); err != nil {
+		return err
+	}
+	if len(t.req.Steps) == t.first { // a sandbox in which nothing runs yet, or a task whose steps are all done
+		t.ran = true
+		return t.to(ctx, StateRunning, "no step is left to run", nil)
+	}
+	for i := t.first; i < len(t.req.Steps); i++ {
 		r, err := t.step(ctx, i)
 		if err != nil {
 			return err
@@ -34,8 +42,14 @@ func (t *task) runSteps(ctx context.Context) error {
 			}
 			break
 		}
-		if t.interrupted.Load() && i < len(t.req.Steps)-1 {
+		if i == len(t.req.Steps)-1 {
+			break
+		}
+		if t.interrupted.Load() {
 			return errInterrupted
+		}
+		if err := t.save(ctx, ReasonStep, i+1); err != nil {
+			return err
 		}
 	}
 	return context.Cause(ctx)
@@ -44,16 +58,23 @@ func (t *task) runSteps(ctx context.Context) error {
 // step runs one step. The error is ours; how the step ended is in the result.
 func (t *task) step(ctx context.Context, i int) (*StepResult, error) {
 	r, n := &t.res.Steps[i], i+1
-	if err := t.to(ctx, StateRunning, fmt.Sprintf("step %d of %d", n, len(t.req.Steps)), &StepMove{N: n, From: StepNotStarted, To: StepRunning}); err != nil {
+	if err := t.to(ctx, StateRunning, fmt.Sprintf("step %d of %d", n, len(t.req.Steps)), &StepMove{N: n, From: r.State, To: StepRunning}); err != nil {
 		return r, err
 	}
 	t.ran = true
 	t.done = &StepMove{N: n, From: StepRunning, To: StepInterrupted} // unless we learn better
-	r.State = StepInterrupted
+	*r = StepResult{N: n, Args: r.Args, State: StepInterrupted}
 	if err := t.steps.Run(ctx, t.command(n), r); err != nil {
 		return r, err
 	}
-	r.State, t.done.To = StepDone, StepDone
+	switch r.Verdict {
+	case VerdictOK:
+		r.State = StepDone
+	case VerdictCancelled: // killed half way
+	default:
+		r.State = StepFailed
+	}
+	t.done.To = r.State
 	return r, nil
 }
 
@@ -61,7 +82,7 @@ func (t *task) step(ctx context.Context, i int) (*StepResult, error) {
 func (t *task) command(n int) *steps.Command {
 	st := &t.req.Steps[n-1]
 	uid, gid := t.user(st)
-	c := &steps.Command{N: n, Leaf: fmt.Sprintf("step-%d", n), Limits: *cmp.Or(st.Limits, &t.req.Profile.Limits), Own: st.Limits != nil,
+	c := &steps.Command{N: n, Leaf: t.leaf(), Limits: *cmp.Or(st.Limits, &t.req.Profile.Limits), Own: st.Limits != nil,
 		Process: isolation.Process{Args: st.Args, Env: t.env(st, n), Cwd: cwd(st.Cwd), UID: uid, GID: gid, Terminal: t.req.TTY,
 			Rows: t.req.Terminal.Size.Rows, Cols: t.req.Terminal.Size.Cols}}
 	c.UID, c.GID = t.ids.Host(uid, gid)

@@ -48,7 +48,11 @@ type Options struct {
 	Journal    Journal          // the Supervisor closes it, also when New fails
 	Disk       *disk.Store      // nil where there are no disk units
 	Daemon     Dialer           // asks the holders of other live features; nil: nobody can be asked
-	NewID      func() string    // ids of features and tasks; nil: monotonic ULIDs
+
+	// Holding is told that a feature is about to live in this process; release is called just before its lock goes. nil:
+	// nobody is told.
+	Holding func(ctx context.Context, featureID string) (release func(), err error)
+	NewID   func() string // ids of features and tasks; nil: monotonic ULIDs
 }
 
 // Supervisor owns the sandboxes of one process. Several, in one process or in many, share a state directory:
@@ -67,7 +71,10 @@ type Supervisor struct {
 	dir   string // what holds features/: the state directory, or with Memory one of our own in tmp/
 	slots *slots.Slots
 	own   *flock.Lock // of dir, with Memory
-	found GCReport    // what New cleaned up
+
+	mu       sync.Mutex
+	sessions map[string]*session // that live, by feature
+	found    GCReport            // what New cleaned up
 }
 
 // New opens the state directory and finishes what a dead supervisor left: no process, cgroup or half-made directory of
@@ -100,7 +107,7 @@ func open(ctx context.Context, o Options) (*Supervisor, error) {
 	if err != nil {
 		return nil, stateFailure(err)
 	}
-	s := &Supervisor{opt: o, state: state, dir: state}
+	s := &Supervisor{opt: o, state: state, dir: state, sessions: map[string]*session{}}
 	if err := s.makeDirs(); err != nil {
 		return nil, stateFailure(err)
 	}
@@ -115,7 +122,7 @@ func (s *Supervisor) makeDirs() error {
 	if err := os.MkdirAll(s.state, 0o711); err != nil {
 		return err
 	}
-	for _, name := range []string{"features", "slots", "locks", "roots", "tmp"} {
+	for _, name := range []string{"features", "slots", "locks", "roots", "bases", "tmp"} {
 		if err := os.Mkdir(filepath.Join(s.state, name), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}

@@ -1,30 +1,32 @@
-// Package live is one live feature: its layers, its disk unit, its cgroup, its sandbox and the watcher of its upper, and
-// the order in which they are made still, sealed, exchanged and let go. It knows nothing of tasks and of journals.
+// Package live is one live feature: a sandbox on a feature's layers, and the order in which it is made still, sealed,
+// exchanged and let go. It knows nothing of tasks and of journals.
 package live
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
-// Options are what a Feature is made of. It owns none of them but the sandbox that it starts.
+// Options are what a Feature is made of. It owns none of them.
 type Options struct {
 	Layers snapshot.Layers
 	Engine isolation.Engine
-	Spec   *isolation.Spec // without stacks: those are the layers'
+	Spec   *isolation.Spec // its stacks are made from Layers
 }
 
 // Feature is one live sandbox on a feature's layers. It is safe for concurrent use.
 type Feature struct {
 	layers snapshot.Layers
 	box    isolation.Sandbox
+	turn   chan struct{} // one that changes the stacks at a time; a channel, to give up waiting
 }
 
-// HolderPolicy is what Reset does with processes that hold the workspace or HOME.
+// HolderPolicy is what is done with processes when the stacks change.
 type HolderPolicy int
 
 const (
@@ -32,29 +34,200 @@ const (
 	KeepOthers                     // nobody is; a holder refuses with *isolation.HeldError
 )
 
-// Start starts the sandbox.
-func Start(context.Context, Options) (*Feature, error) { return nil, errors.ErrUnsupported }
+// targets are what checkpoints are made of.
+var targets = []string{snapshot.WorkspaceTarget, snapshot.HomeTarget}
+
+// Start starts the sandbox. The layers are pinned meanwhile: a promote of another feature either finds it live, or has
+// happened before.
+func Start(ctx context.Context, o Options) (_ *Feature, err error) {
+	unpin, err := o.Layers.Pin(ctx)
+	if errors.Is(err, errors.ErrUnsupported) { // until package promote has base layers
+		unpin, err = func() {}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unpin()
+	if err := o.Layers.Prepare(); err != nil {
+		return nil, err
+	}
+	f := &Feature{layers: o.Layers, turn: make(chan struct{}, 1)}
+	o.Spec.Stacks = Stacks(o.Layers.Stacks())
+	f.box, err = o.Engine.Start(ctx, o.Spec)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Stacks are a driver's stacks as an engine mounts them.
+func Stacks(list []snapshot.Stack) []isolation.Stack {
+	out := make([]isolation.Stack, len(list))
+	for i, s := range list {
+		out[i] = isolation.Stack{Target: s.Target, Upper: s.Upper, Work: s.Work}
+		for _, l := range s.Lower {
+			layer := isolation.Layer{Path: l.Path}
+			if l.Base {
+				layer.Map = isolation.MapOwner
+			}
+			out[i].Lower = append(out[i].Lower, layer)
+		}
+	}
+	return out
+}
 
 // Sandbox is what commands are run in.
 func (f *Feature) Sandbox() isolation.Sandbox { return f.box }
 
 // Holders are the processes that hold the workspace or HOME.
-func (f *Feature) Holders(context.Context) ([]isolation.Holder, error) {
-	return nil, errors.ErrUnsupported
+func (f *Feature) Holders(ctx context.Context) ([]isolation.Holder, error) {
+	return f.box.Holders(ctx, targets...)
 }
 
-// Seal makes the current state a checkpoint.
-func (f *Feature) Seal(_ context.Context, _ string, _ json.RawMessage) (snapshot.Sealed, error) {
-	return snapshot.Sealed{}, errors.ErrUnsupported
+// lock waits for the turn to change the stacks.
+func (f *Feature) lock(ctx context.Context) (unlock func(), err error) {
+	select {
+	case f.turn <- struct{}{}:
+		return func() { <-f.turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
-// Reset goes back to a checkpoint.
-func (f *Feature) Reset(context.Context, snapshot.ResetOptions, HolderPolicy) (*snapshot.ResetReport, error) {
-	return nil, errors.ErrUnsupported
+// Seal makes the current state a checkpoint: by rotation when nobody holds it, so at a constant cost; else by a copy of
+// what changed, during which everybody stands still for a moment.
+func (f *Feature) Seal(ctx context.Context, id string, meta json.RawMessage) (sealed snapshot.Sealed, err error) {
+	unlock, err := f.lock(ctx)
+	if err != nil {
+		return sealed, err
+	}
+	defer unlock()
+	o := snapshot.SealOptions{ID: id, Meta: meta}
+	err = f.still(ctx, func() error {
+		holders, err := f.holders(ctx)
+		if err != nil || len(holders) > 0 {
+			o.Live = &snapshot.Live{Pause: f.pause}
+			return err
+		}
+		if sealed, err = f.layers.Seal(ctx, o); err != nil || !sealed.Rotated {
+			return err
+		}
+		return f.exchange(ctx)
+	})
+	if err == nil && o.Live != nil {
+		sealed, err = f.layers.Seal(ctx, o)
+	}
+	return sealed, err
+}
+
+// holders asks the kernel only when somebody lives who could be one.
+func (f *Feature) holders(ctx context.Context) ([]isolation.Holder, error) {
+	pids, err := f.box.Processes(ctx)
+	if err != nil || len(pids) == 0 {
+		return nil, err
+	}
+	return f.Holders(ctx)
+}
+
+// pause is how a copying seal makes everybody stand still.
+func (f *Feature) pause(ctx context.Context) (snapshot.Paused, error) {
+	release, err := f.box.Hold(ctx)
+	if err != nil {
+		return snapshot.Paused{}, err
+	}
+	mapped, err := f.box.Mapped(ctx, targets...)
+	if err != nil {
+		return snapshot.Paused{}, errors.Join(err, release())
+	}
+	return snapshot.Paused{Mapped: mapped, Resume: release}, nil
+}
+
+// still does something while nobody runs.
+func (f *Feature) still(ctx context.Context, do func() error) error {
+	release, err := f.box.Hold(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(), release())
+}
+
+// exchange mounts what the layers describe now. What cannot be mounted must not go on being written to: the old upper is
+// part of a checkpoint, so a failure ends the sandbox.
+func (f *Feature) exchange(ctx context.Context) error {
+	err := f.layers.Prepare()
+	if err == nil {
+		err = f.box.Exchange(ctx, Stacks(f.layers.Stacks())...)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("the sandbox was ended, its state is safe: %w", err), f.box.Close(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+// Change does what changes the stacks (changed), with nobody running, and mounts the new ones. Who holds the old ones is
+// dealt with as p says.
+func (f *Feature) Change(ctx context.Context, p HolderPolicy, do func(context.Context) (changed bool, err error)) error {
+	unlock, err := f.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	for {
+		if p == StopAll {
+			if err := f.killOthers(ctx); err != nil {
+				return err
+			}
+		}
+		again := false
+		err := f.still(ctx, func() error {
+			holders, err := f.holders(ctx)
+			if err != nil {
+				return err
+			}
+			if len(holders) > 0 {
+				again = p == StopAll // it was started after the others were killed
+				return &isolation.HeldError{Holders: holders}
+			}
+			changed, err := do(ctx)
+			if changed {
+				err = errors.Join(err, f.exchange(ctx))
+			}
+			return err
+		})
+		if !again {
+			return err
+		}
+	}
+}
+
+// Reset goes back to a checkpoint, or to some of its paths.
+func (f *Feature) Reset(ctx context.Context, o snapshot.ResetOptions, p HolderPolicy) (report *snapshot.ResetReport, err error) {
+	if o.DryRun {
+		return f.layers.Reset(ctx, o)
+	}
+	err = f.Change(ctx, p, func(ctx context.Context) (bool, error) {
+		report, err = f.layers.Reset(ctx, o)
+		return err == nil, err
+	})
+	return report, err
 }
 
 // Rebase takes up new base layers.
-func (f *Feature) Rebase(context.Context) error { return errors.ErrUnsupported }
+func (f *Feature) Rebase(ctx context.Context, p HolderPolicy) error {
+	return f.Change(ctx, p, func(context.Context) (bool, error) {
+		err := f.layers.Rebase()
+		return err == nil, err
+	})
+}
 
-// Close ends the sandbox.
-func (f *Feature) Close(context.Context) error { return errors.ErrUnsupported }
+// Hold keeps everybody still until release.
+func (f *Feature) Hold(ctx context.Context) (release func() error, err error) { return f.box.Hold(ctx) }
+
+// Pause makes the sandbox stand still, Unpause lets it go on.
+func (f *Feature) Pause(ctx context.Context) error { return f.box.Freeze(ctx) }
+
+// Unpause undoes Pause.
+func (f *Feature) Unpause(ctx context.Context) error { return f.box.Thaw(ctx) }
+
+// Close ends the sandbox; the layers stay open.
+func (f *Feature) Close(ctx context.Context) error { return f.box.Close(ctx) }

@@ -1,0 +1,426 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// Checkpoint seals the current state of a feature.
+func (s *Supervisor) Checkpoint(ctx context.Context, ref string, o CheckpointOptions) (*Checkpoint, error) {
+	var c *Checkpoint
+	err := s.use(ctx, ref, writing, func(x *session) (err error) {
+		c, err = x.checkpoint(ctx, ReasonManual, o)
+		if err == nil && o.Wait {
+			c, err = x.settled(ctx, c.ID)
+		}
+		return err
+	})
+	return c, typed(err, "making a checkpoint of "+ref)
+}
+
+// checkpoint makes and records a checkpoint outside of any task's course.
+func (x *session) checkpoint(ctx context.Context, reason string, o CheckpointOptions) (*Checkpoint, error) {
+	c := &Checkpoint{Reason: reason, Label: o.Label}
+	if !validLabel(o.Label) {
+		return nil, refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", o.Label)
+	}
+	c.ID = x.s.opt.NewID()
+	if o.Key != "" {
+		id, err := x.s.opt.Journal.Claim(ctx, o.Key, digestOf("checkpoint", x.feature.ID, o.Label), c.ID)
+		if err != nil {
+			return nil, err
+		}
+		if found, err := x.find(ctx, cmp.Or(id, c.ID), nil); CodeOf(err) != CodeNotFound {
+			return found, err
+		}
+		c.ID = cmp.Or(id, c.ID) // claimed by a process that died before it made it
+	}
+	if t := x.newest(); t != nil {
+		c.TaskID, c.Step = t.res.TaskID, t.stepNow()
+	}
+	// What is begun is recorded.
+	ctx = context.WithoutCancel(ctx)
+	if err := x.seal(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := x.s.opt.Journal.AddCheckpoint(ctx, CheckpointRecord{*c}); err != nil {
+		return nil, err
+	}
+	x.later(c.ID)
+	return c, nil
+}
+
+// digestOf is what an idempotency key was used for.
+func digestOf(parts ...any) string {
+	text, err := json.Marshal(parts)
+	if err != nil {
+		return "" // never: they are plain values
+	}
+	sum := sha256.Sum256(text)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// find answers a checkpoint by id.
+func (x *session) find(ctx context.Context, id string, err error) (*Checkpoint, error) {
+	if err != nil {
+		return nil, err
+	}
+	r, err := x.s.opt.Journal.Checkpoint(ctx, x.feature.ID, id)
+	if err != nil {
+		return nil, explain(err, "checkpoint", x.feature.Name+"@"+id)
+	}
+	return x.answer(&r), nil
+}
+
+// answer completes what the journal says of a checkpoint.
+func (x *session) answer(r *CheckpointRecord) *Checkpoint {
+	c := r.Checkpoint
+	c.Feature, c.FeatureID = x.feature.Name, x.feature.ID
+	c.Head = c.ID == x.layers.Info().Head
+	return &c
+}
+
+// newest is the task that began last of those that run, or nil.
+func (x *session) newest() *task {
+	if list := x.running(); len(list) > 0 {
+		return list[len(list)-1]
+	}
+	return nil
+}
+
+// Checkpoints lists a feature's, oldest first; they are a tree by Parent.
+func (s *Supervisor) Checkpoints(ctx context.Context, feature string) ([]Checkpoint, error) {
+	list := []Checkpoint{}
+	err := s.use(ctx, feature, reading, func(x *session) error {
+		rows, err := s.opt.Journal.Checkpoints(ctx, x.feature.ID)
+		for i := range rows {
+			list = append(list, *x.answer(&rows[i]))
+		}
+		return err
+	})
+	return list, typed(err, "listing the checkpoints of "+feature)
+}
+
+// CheckpointOf finds FEATURE@CHECKPOINT; without a checkpoint, the head.
+func (s *Supervisor) CheckpointOf(ctx context.Context, ref string) (c *Checkpoint, err error) {
+	err = s.at(ctx, ref, reading, func(x *session, id string) error {
+		c, err = x.find(ctx, id, nil)
+		return err
+	})
+	return c, typed(err, "looking for "+ref)
+}
+
+// at opens the feature of a reference, with the id of the checkpoint that it names; without one, of the head.
+func (s *Supervisor) at(ctx context.Context, ref string, a access, do func(x *session, id string) error) error {
+	r, err := ParseRef(ref)
+	if err != nil {
+		return err
+	}
+	return s.use(ctx, r.Feature, a, func(x *session) error {
+		id, err := x.resolveID(ctx, r.Checkpoint)
+		if err == nil && id == snapshot.Base {
+			err = refuse(CodeNotFound, "caisson checkpoint ls "+x.feature.Name, "%s has no checkpoint yet", x.feature.Name)
+		}
+		if err != nil {
+			return err
+		}
+		return do(x, id)
+	})
+}
+
+// resolveID finds the id that Ref.Checkpoint means; snapshot.Base for the workspace.
+func (x *session) resolveID(ctx context.Context, word string) (string, error) {
+	j := x.s.opt.Journal
+	var r CheckpointRecord
+	var err error
+	switch word {
+	case "", RefHead:
+		if head := x.layers.Info().Head; head != "" {
+			return head, nil
+		}
+		return snapshot.Base, nil
+	case RefBase:
+		return snapshot.Base, nil
+	case RefStart:
+		var rows []CheckpointRecord
+		if rows, err = j.Checkpoints(ctx, x.feature.ID); err == nil && len(rows) == 0 {
+			return snapshot.Base, nil
+		} else if err == nil {
+			r = rows[0]
+		}
+	case RefLastGood:
+		if r, err = j.LastGood(ctx, x.feature.ID); errors.Is(err, ErrNotFound) {
+			return "", refuse(CodeNotFound, "see `caisson checkpoint ls "+x.feature.Name+"`", "no gate has accepted a state of %s yet", x.feature.Name)
+		}
+	default:
+		if r, err = j.Checkpoint(ctx, x.feature.ID, word); errors.Is(err, ErrNotFound) {
+			return x.inherited(word)
+		}
+	}
+	if err == nil && (r.Lost || r.Damaged != "") {
+		err = &Error{Code: CodeDamaged, Cause: fmt.Sprintf("the checkpoint %s cannot be used: %s", r.ID, orLost(r.Damaged)), Exit: ExitRefused,
+			Remedy: "choose another: caisson checkpoint ls " + x.feature.Name}
+	}
+	return r.ID, err
+}
+
+func orLost(why string) string {
+	if why == "" {
+		return "its files are gone"
+	}
+	return why
+}
+
+// inherited finds the checkpoint that a fork began on: it is another feature's.
+func (x *session) inherited(word string) (string, error) {
+	records, err := x.layers.Records()
+	if err != nil {
+		return "", err
+	}
+	for _, r := range records {
+		if r.Feature != x.feature.ID && len(word) >= 4 && strings.HasPrefix(r.ID, word) {
+			return r.ID, nil
+		}
+	}
+	return "", refuse(CodeNotFound, "see `caisson checkpoint ls "+x.feature.Name+"`", "the feature %s has no checkpoint %q", x.feature.Name, word)
+}
+
+// Label names a checkpoint; "" takes its name away. One with a label is kept by GC.
+func (s *Supervisor) Label(ctx context.Context, ref, label string) error {
+	if !validLabel(label) {
+		return refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", label)
+	}
+	err := s.at(ctx, ref, reading, func(_ *session, id string) error {
+		return s.opt.Journal.UpdateCheckpoint(ctx, id, CheckpointUpdate{Label: &label})
+	})
+	return typed(err, "labelling "+ref)
+}
+
+// DropCheckpoints forgets checkpoints and frees what only they need.
+func (s *Supervisor) DropCheckpoints(ctx context.Context, refs ...string) error {
+	var errs []error
+	for _, ref := range refs {
+		if r, err := ParseRef(ref); err == nil && r.Checkpoint == "" {
+			errs = append(errs, refuse(CodeUsage, "name it: FEATURE@CHECKPOINT", "%s names no checkpoint", ref))
+			continue
+		}
+		err := s.at(ctx, ref, writing, func(x *session, id string) error {
+			if err := x.drop(ctx, []string{id}); err != nil {
+				return err
+			}
+			_, err := x.collect(ctx)
+			return err
+		})
+		errs = append(errs, typed(err, "dropping "+ref))
+	}
+	return errors.Join(errs...)
+}
+
+// drop forgets checkpoints: on disk first, which is the truth.
+func (x *session) drop(ctx context.Context, ids []string) error {
+	ctx = context.WithoutCancel(ctx)
+	if err := x.layers.Drop(ctx, ids...); err != nil {
+		return err
+	}
+	return x.s.opt.Journal.DropCheckpoints(ctx, x.feature.ID, ids...)
+}
+
+// collect frees what nobody needs any more.
+func (x *session) collect(ctx context.Context) (int64, error) {
+	needed, err := x.neededByKin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return x.layers.Collect(ctx, needed)
+}
+
+// neededByKin are the layers that other features of the lineage need.
+func (x *session) neededByKin(ctx context.Context) ([]snapshot.LayerRef, error) {
+	kin, err := x.s.opt.Journal.Kin(ctx, x.feature.ID)
+	if err != nil {
+		return nil, err
+	}
+	var needed []snapshot.LayerRef
+	for i := range kin {
+		if kin[i].ID == x.feature.ID {
+			continue
+		}
+		refs, err := x.s.refsOf(ctx, &kin[i])
+		if err != nil {
+			return nil, fmt.Errorf("what the fork %s needs: %w", kin[i].Name, err)
+		}
+		needed = append(needed, refs...)
+	}
+	return needed, nil
+}
+
+// refsOf are the layers that a feature needs, read beside whoever works on it.
+func (s *Supervisor) refsOf(ctx context.Context, f *FeatureRecord) (refs []snapshot.LayerRef, err error) {
+	if x := s.session(f.ID); x != nil {
+		return x.layers.Refs()
+	}
+	x := &session{s: s, feature: *f, dir: s.featureDir(f.ID)}
+	if err = x.open(ctx, reading); err == nil {
+		refs, err = x.layers.Refs()
+	}
+	return refs, errors.Join(err, x.close(ctx, false))
+}
+
+// Export writes a checkpoint as an OCI layer tar, and returns its digest.
+func (s *Supervisor) Export(ctx context.Context, ref string, w io.Writer, o snapshot.ExportOptions) (digest string, err error) {
+	err = s.at(ctx, ref, reading, func(x *session, id string) error {
+		digest, err = x.layers.Export(ctx, id, w, o)
+		return err
+	})
+	return digest, typed(err, "exporting "+ref)
+}
+
+// Import makes a checkpoint of an OCI layer tar: a child of the head.
+func (s *Supervisor) Import(ctx context.Context, feature string, r io.Reader, o snapshot.ImportOptions) (c *Checkpoint, err error) {
+	err = s.use(ctx, feature, writing, func(x *session) error {
+		c = &Checkpoint{Reason: ReasonImport}
+		o.ID = s.opt.NewID()
+		var err error
+		if o.Meta, err = json.Marshal(meta{Reason: c.Reason, Created: time.Now()}); err != nil {
+			return err
+		}
+		record, err := x.layers.Import(ctx, r, o)
+		if err != nil {
+			return err
+		}
+		x.fill(c, &record)
+		return s.opt.Journal.AddCheckpoint(context.WithoutCancel(ctx), CheckpointRecord{*c})
+	})
+	if err != nil {
+		return nil, typed(err, "importing into "+feature)
+	}
+	return c, nil
+}
+
+// ChangeBetween compares two states: FEATURE, FEATURE@CHECKPOINT, FEATURE@base.
+func (s *Supervisor) ChangeBetween(ctx context.Context, a, b string) (c *snapshot.Change, err error) {
+	err = s.between(ctx, a, b, func(x *session, from, to string) error {
+		c, err = x.layers.Change(ctx, from, to)
+		return err
+	})
+	return c, err
+}
+
+// DiffBetween writes what ChangeBetween compares as text.
+func (s *Supervisor) DiffBetween(ctx context.Context, a, b string, w io.Writer, o snapshot.DiffOptions) error {
+	return s.between(ctx, a, b, func(x *session, from, to string) error {
+		c, err := x.layers.Change(ctx, from, to)
+		if err != nil {
+			return err
+		}
+		return x.layers.WriteDiff(ctx, c, w, o)
+	})
+}
+
+func (s *Supervisor) between(ctx context.Context, a, b string, do func(x *session, from, to string) error) error {
+	from, err := ParseRef(a)
+	if err != nil {
+		return err
+	}
+	to, err := ParseRef(b)
+	if err != nil {
+		return err
+	}
+	err = s.use(ctx, from.Feature, reading, func(x *session) error {
+		f, err := s.opt.Journal.Feature(ctx, to.Feature)
+		if err != nil {
+			return explain(err, "feature", to.Feature)
+		}
+		if f.ID != x.feature.ID {
+			return refuse(CodeUsage, "fork one from the other, or promote", "%s and %s are two features", x.feature.Name, f.Name)
+		}
+		ends := make([]string, 0, 2)
+		for _, word := range []string{from.Checkpoint, to.Checkpoint} {
+			id := snapshot.Current
+			if word != "" {
+				if id, err = x.resolveID(ctx, word); err != nil {
+					return err
+				}
+			}
+			ends = append(ends, id)
+		}
+		return do(x, ends[0], ends[1])
+	})
+	return typed(err, "comparing "+a+" with "+b)
+}
+
+// reconcile makes the journal agree with what lies on disk, which is the truth. Unless all is set it only looks closer when
+// the newest checkpoint has no row: a process died between the two.
+func (x *session) reconcile(ctx context.Context, all bool) error {
+	j := x.s.opt.Journal
+	if head := x.layers.Info().Head; !all && (head == "" || x.known(ctx, head)) {
+		return nil
+	}
+	records, err := x.layers.Records()
+	if err != nil {
+		return err
+	}
+	rows, err := j.Checkpoints(ctx, x.feature.ID)
+	if err != nil {
+		return err
+	}
+	has := map[string]*CheckpointRecord{}
+	for i := range rows {
+		has[rows[i].ID] = &rows[i]
+	}
+	var errs []error
+	for i := range records {
+		r := &records[i]
+		row := has[r.ID]
+		delete(has, r.ID)
+		switch {
+		case r.Feature != x.feature.ID && r.Feature != "":
+		case row == nil && r.Damaged == "":
+			errs = append(errs, j.AddCheckpoint(ctx, CheckpointRecord{*x.fromDisk(r)}))
+		case row != nil && row.Damaged != r.Damaged:
+			errs = append(errs, j.UpdateCheckpoint(ctx, r.ID, CheckpointUpdate{Damaged: &r.Damaged}))
+		}
+	}
+	lost := true
+	for id, row := range has {
+		if !row.Lost {
+			errs = append(errs, j.UpdateCheckpoint(ctx, id, CheckpointUpdate{Lost: &lost}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (x *session) known(ctx context.Context, id string) bool {
+	_, err := x.s.opt.Journal.Checkpoint(ctx, x.feature.ID, id)
+	if errors.Is(err, ErrNotFound) {
+		_, err = x.inherited(id)
+	}
+	return err == nil
+}
+
+// fromDisk is the row of a checkpoint that the journal does not know.
+func (x *session) fromDisk(r *snapshot.Record) *Checkpoint {
+	c := &Checkpoint{}
+	x.fill(c, r)
+	var m meta
+	if json.Unmarshal(r.Meta, &m) == nil {
+		c.TaskID, c.Step, c.Reason, c.Label = m.TaskID, m.Step, m.Reason, m.Label
+	}
+	if c.Reason == "" {
+		c.Reason = ReasonManual
+	}
+	return c
+}
+
+var _ = slices.Sort[[]string]

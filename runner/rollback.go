@@ -1,0 +1,289 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/quota/disk"
+	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/live"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// Rollback goes back to a checkpoint. What was there before is sealed first, so that it can be taken back. In a live
+// feature every process is stopped, or with Keep none is; nobody ever sees half of it.
+func (s *Supervisor) Rollback(ctx context.Context, feature string, o RollbackOptions) (*RollbackResult, error) {
+	var r *RollbackResult
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	a := writing
+	err := s.use(ctx, feature, a, func(x *session) (err error) {
+		r, err = x.rollback(ctx, o)
+		return err
+	})
+	return r, typed(err, "rolling back "+feature)
+}
+
+func (o *RollbackOptions) check() error {
+	switch {
+	case o.LastGood && o.To != "":
+		return refuse(CodeUsage, "choose one", "both a checkpoint and the last good one were asked for")
+	case len(o.Paths) > 0 && len(o.Smart) > 0:
+		return refuse(CodeUsage, "choose one", "both globs and a list of violations were given")
+	}
+	return nil
+}
+
+func (x *session) rollback(ctx context.Context, o RollbackOptions) (*RollbackResult, error) {
+	start := time.Now()
+	word := cmp.Or(o.To, RefHead)
+	if o.LastGood {
+		word = RefLastGood
+	}
+	to, err := x.resolveID(ctx, word)
+	if err != nil {
+		return nil, err
+	}
+	r := &RollbackResult{To: Checkpoint{ID: to, Feature: x.feature.Name, FeatureID: x.feature.ID}, DryRun: o.DryRun}
+	if row, err := x.find(ctx, to, nil); err == nil {
+		r.To = *row
+	}
+	reset := snapshot.ResetOptions{To: to, Paths: o.globs(), DryRun: o.DryRun}
+	if o.DryRun {
+		report, err := x.layers.Reset(ctx, reset)
+		if err == nil {
+			r.Report = *report
+		}
+		return r, err
+	}
+	if err := x.makeWay(ctx, o.Keep, r); err != nil {
+		return nil, err
+	}
+	err = x.rewound(ctx, reset, o, r)
+	r.Took = time.Since(start)
+	if err == nil {
+		x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingRollback, At: start, Took: r.Took})
+	}
+	return r, err
+}
+
+// globs are the paths that are put back; nil means everything.
+func (o *RollbackOptions) globs() []string {
+	if o.Smart == nil {
+		return o.Paths
+	}
+	var globs []string
+	for _, p := range o.Smart {
+		globs = append(globs, literal(strings.TrimPrefix(path.Clean("/"+strings.TrimPrefix(p, snapshot.WorkspaceTarget+"/")), "/")))
+	}
+	return globs
+}
+
+// literal is a glob that matches one name alone.
+func literal(p string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `{`, `\{`).Replace(p)
+}
+
+// makeWay ends what runs in a live feature, or makes sure that with keep nothing is in the way.
+func (x *session) makeWay(ctx context.Context, keep bool, r *RollbackResult) error {
+	if x.live == nil {
+		return nil
+	}
+	holders, err := x.live.Holders(ctx)
+	if err != nil {
+		return err
+	}
+	if keep {
+		if len(holders) > 0 {
+			return heldError(x.feature.Name, holders)
+		}
+		return nil
+	}
+	r.Stopped = holders
+	x.changing.Unlock() // the tasks seal what they leave
+	defer x.changing.Lock()
+	return x.cancel(ctx, nil, errRolledBack)
+}
+
+// errRolledBack is why the tasks of a feature were cancelled.
+var errRolledBack = errors.New("the feature was rolled back")
+
+// heldError is the refusal to take the workspace from under a process.
+func heldError(feature string, holders []isolation.Holder) *Error {
+	var names []string
+	for _, h := range holders {
+		name := fmt.Sprintf("%d (%s: %s %s)", h.PID, h.Command, h.What, path.Join(h.Target, h.Path))
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	const most = 8
+	if len(names) > most {
+		names = append(names[:most], fmt.Sprintf("and %d more", len(names)-most))
+	}
+	return &Error{Code: CodeHeld, Exit: ExitRefused, Remedy: "leave --keep out, end them, or caisson stop " + feature,
+		Cause: fmt.Sprintf("processes of %s hold its workspace or HOME: %s", feature, strings.Join(names, ", "))}
+}
+
+// rewound seals what is there and goes back.
+func (x *session) rewound(ctx context.Context, reset snapshot.ResetOptions, o RollbackOptions, r *RollbackResult) error {
+	ctx = context.WithoutCancel(ctx)
+	if x.live != nil {
+		release, err := x.live.Hold(ctx) // nobody sees the time between the seal and the exchange
+		if err != nil {
+			return err
+		}
+		defer func() { _ = release() }()
+	}
+	if !o.NoUndo || len(reset.Paths) > 0 {
+		c := &Checkpoint{Reason: ReasonRollback}
+		if err := x.seal(ctx, c); err != nil {
+			return err
+		}
+		if err := x.s.opt.Journal.AddCheckpoint(ctx, CheckpointRecord{*c}); err != nil {
+			return err
+		}
+		r.Undo = c
+	}
+	report, err := x.reset(ctx, reset, o.Keep)
+	if err != nil {
+		return err
+	}
+	r.Report = *report
+	return x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "rollback", To: reset.To, Cause: strings.Join(reset.Paths, " ")})
+}
+
+func (x *session) reset(ctx context.Context, o snapshot.ResetOptions, keep bool) (*snapshot.ResetReport, error) {
+	if x.live == nil {
+		return x.layers.Reset(ctx, o)
+	}
+	policy := live.StopAll
+	if keep {
+		policy = live.KeepOthers
+	}
+	report, err := x.live.Reset(ctx, o, policy)
+	if held, ok := errors.AsType[*isolation.HeldError](err); ok {
+		err = heldError(x.feature.Name, held.Holders)
+	}
+	return report, err
+}
+
+// Fork begins a feature on a checkpoint of another, without copying. Without a checkpoint, the current state is sealed and
+// is the one.
+func (s *Supervisor) Fork(ctx context.Context, ref, name string) (*FeatureInfo, error) {
+	r, err := ParseRef(ref)
+	if err != nil {
+		return nil, err
+	}
+	if name != "" && !nameRule.MatchString(name) {
+		return nil, refuse(CodeInvalidName, "use small letters, digits, and _ . - after the first; 63 at most", "%q cannot name a feature", name)
+	}
+	a := reading
+	if r.Checkpoint == "" {
+		a = writing
+	}
+	var id string
+	err = s.use(ctx, r.Feature, a, func(x *session) (err error) {
+		at := ""
+		if r.Checkpoint != "" {
+			at, err = x.resolveID(ctx, r.Checkpoint)
+		} else {
+			var c *Checkpoint
+			if c, err = x.checkpoint(ctx, ReasonManual, CheckpointOptions{}); err == nil {
+				at = c.ID
+			}
+		}
+		if err == nil {
+			id, err = x.fork(ctx, at, name)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, typed(err, "forking "+ref)
+	}
+	return s.Feature(ctx, id)
+}
+
+// fork makes the new feature: its directory under its lock, its layers, then its record.
+func (x *session) fork(ctx context.Context, at, name string) (id string, err error) {
+	s := x.s
+	f := x.feature
+	f.ID, f.Name, f.Retired, f.Detached, f.Labels = s.opt.NewID(), name, false, false, nil
+	f.Origin, f.Lineage = x.feature.ID, cmp.Or(x.feature.Lineage, x.feature.ID)
+	n := &session{s: s, feature: f, dir: s.featureDir(f.ID), fresh: true, policy: x.policy}
+	if n.ids, err = s.idsOf(&f); err != nil {
+		return "", err
+	}
+	if n.lock, err = s.claim(ctx, n.dir); err != nil {
+		return "", err
+	}
+	err = n.forkFrom(ctx, x, at)
+	if err == nil {
+		err = n.recordFork(ctx, x.feature.ID)
+	}
+	if err != nil {
+		err = errors.Join(err, n.unmake(ctx))
+	}
+	return n.feature.ID, errors.Join(err, n.close(ctx, err != nil))
+}
+
+func (n *session) forkFrom(ctx context.Context, x *session, at string) (err error) {
+	if err := n.makeUnit(ctx); err != nil {
+		return err
+	}
+	from := x.openOptions(ctx, true)
+	from.Resolve = func(id string) (string, error) { return n.resolve(ctx, id) }
+	n.layers, err = forkLayers(ctx, n.feature.Driver, from, at, snapshot.CreateOptions{Dir: n.base(), Workspace: n.feature.Workspace,
+		Feature: n.feature.ID, Bases: n.s.bases(), Owner: n.owner(), UserXattr: !n.s.privileged()})
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Mkdir(n.logDir(), 0o700), writeOnce(machineID(n.dir), n.feature.ID))
+}
+
+func (n *session) recordFork(ctx context.Context, from string) error {
+	named := n.feature.Name != ""
+	for try := 0; ; try++ {
+		if !named {
+			n.feature.Name = freshName(try)
+		}
+		f, err := n.s.opt.Journal.Fork(ctx, n.feature, from)
+		switch {
+		case err == nil:
+			n.feature = f
+			return nil
+		case errors.Is(err, ErrExists) && !named && try < maxNames:
+		case errors.Is(err, ErrExists):
+			return refuse(CodeExists, "choose another name", "there is a feature %s already", n.feature.Name)
+		default:
+			return err
+		}
+	}
+}
+
+// unmake takes back the directory of a feature that was not recorded.
+func (x *session) unmake(ctx context.Context) error {
+	ctx, cancel := detached(ctx)
+	defer cancel()
+	if x.layers != nil {
+		_ = x.layers.Close()
+		x.layers = nil
+	}
+	if x.unit != nil {
+		_ = x.unit.Discard()
+		x.unit = nil
+	}
+	return x.s.removeDir(ctx, x.dir)
+}
+
+var _ = disk.Ext4
+var _ = flock.Shared

@@ -1,0 +1,131 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// meta is what lies on disk beside a checkpoint, so that the journal's row can be made again.
+type meta struct {
+	TaskID  string    `json:"task,omitempty"`
+	Step    int       `json:"step,omitempty"`
+	Reason  string    `json:"reason"`
+	Label   string    `json:"label,omitempty"`
+	Created time.Time `json:"created"`
+}
+
+// seal makes the current state a checkpoint, which the caller records: c says what of.
+func (x *session) seal(ctx context.Context, c *Checkpoint) error {
+	c.ID = cmp.Or(c.ID, x.s.opt.NewID())
+	text, err := json.Marshal(meta{TaskID: c.TaskID, Step: c.Step, Reason: c.Reason, Label: c.Label, Created: time.Now()})
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	sealed, err := x.sealLayers(ctx, c.ID, text)
+	if full(err) && x.unit != nil { // what is kept back for this
+		_ = x.unit.Reserve(true)
+		sealed, err = x.sealLayers(ctx, c.ID, text)
+		_ = x.unit.Reserve(false)
+	}
+	if err != nil {
+		return fmt.Errorf("sealing the state: %w", err)
+	}
+	if !sealed.Alias {
+		x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingSeal, At: start, Took: time.Since(start)})
+	}
+	if sealed.Pause > 0 {
+		x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingPause, At: start, Took: sealed.Pause})
+	}
+	x.fill(c, &sealed.Record)
+	return nil
+}
+
+func (x *session) sealLayers(ctx context.Context, id string, meta json.RawMessage) (snapshot.Sealed, error) {
+	if x.live != nil {
+		return x.live.Seal(ctx, id, meta)
+	}
+	return x.layers.Seal(ctx, snapshot.SealOptions{ID: id, Meta: meta})
+}
+
+// fill puts what the disk says of a checkpoint into c.
+func (x *session) fill(c *Checkpoint, r *snapshot.Record) {
+	c.ID, c.Parent, c.AliasOf, c.Created, c.Generation = r.ID, r.Parent, r.AliasOf, r.Created, r.Generation
+	c.Feature, c.FeatureID, c.Damaged = x.feature.Name, x.feature.ID, r.Damaged
+	c.Bytes = r.Bytes
+}
+
+// full says that there was no room.
+func full(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// save makes a checkpoint of a task's state after so many steps; it is recorded with the task's next transition. That one
+// cannot be made is no reason to end the task: it is noted.
+func (t *task) save(ctx context.Context, reason string, step int) error {
+	if t.saving().Off {
+		return nil
+	}
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	c := &Checkpoint{TaskID: t.res.TaskID, Step: step, Reason: reason}
+	if err := t.session.seal(context.WithoutCancel(ctx), c); err != nil {
+		return t.unsaved(ctx, c, err)
+	}
+	if t.saved != nil {
+		if err := t.record(context.WithoutCancel(ctx)); err != nil {
+			return err
+		}
+	}
+	t.saved = c
+	t.keep(c)
+	return nil
+}
+
+// keep puts a checkpoint into the result.
+func (t *task) keep(c *Checkpoint) {
+	t.res.Checkpoints = append(t.res.Checkpoints, *c)
+	if c.Step > 0 && c.Reason == ReasonStep {
+		t.res.Steps[c.Step-1].Checkpoint = c.ID
+	}
+}
+
+// unsaved notes that a checkpoint could not be made. When the sandbox has gone with it, so does the task.
+func (t *task) unsaved(ctx context.Context, c *Checkpoint, err error) error {
+	if errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return t.s.opt.Journal.Note(context.WithoutCancel(ctx), AuditRecord{FeatureID: t.feature.ID, TaskID: t.res.TaskID, Step: c.Step,
+		Event: "checkpoint", To: "failed", Cause: c.Reason + ": " + err.Error()})
+}
+
+// saving is when checkpoints of a task are made.
+func (t *task) saving() CheckpointPolicy {
+	if t.req.Checkpoints != nil {
+		return *t.req.Checkpoints
+	}
+	return checkpointsOf(t.req.Profile)
+}
+
+// saveLast seals the state in which a task's steps left the feature. Where it goes with the task, or nothing is to be kept
+// by itself, it is judged as it lies.
+func (t *task) saveLast(ctx context.Context) error {
+	t.at = snapshot.Current
+	if t.req.Remove && !t.stays() && t.req.Promote == PromoteNone {
+		return nil
+	}
+	before := len(t.res.Checkpoints)
+	if err := t.save(ctx, ReasonStep, len(t.req.Steps)); err != nil {
+		return err
+	}
+	if len(t.res.Checkpoints) > before {
+		t.at = t.res.Checkpoints[before].ID
+	}
+	return nil
+}
