@@ -13,19 +13,45 @@ import (
 )
 
 // Conflicts lists the paths that the feature and others both changed, sorted: what others changed, removed or made
-// at a path of the change since the feature began or since c was read. Paths that both left in the same state are
-// not in the change, and what only others changed is no conflict. c must have been read from t's views.
+// at a path of the change since the feature began or since c was read, and what promotes changed since the feature's
+// generation. Paths that both left in the same state are not in the change, and what only others changed is no
+// conflict. c must have been read from t's views.
 func Conflicts(ctx context.Context, t Target, c *tree.Change) ([]tree.Conflict, error) {
 	if !c.Of(t.Old, t.New) {
 		return nil, tree.ErrStaleChange
 	}
-	return conflicts(ctx, t.base(), c)
+	base, done, err := t.base()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return conflicts(ctx, &t, base, c, t.seen(c))
 }
 
-func conflicts(ctx context.Context, base *beneath.Root, c *tree.Change) ([]tree.Conflict, error) {
+// seen is how the workspace's object at the path of each entry was when the change was read.
+func (t *Target) seen(c *tree.Change) []tree.Seen {
+	all := make([]tree.Seen, len(c.Entries))
+	for i := range c.Entries {
+		if t.Seen != nil {
+			all[i], _ = t.Seen(c.Entries[i].Path) // none: a conflict, if there is something now
+		} else {
+			all[i], _ = c.Entries[i].Old()
+		}
+	}
+	return all
+}
+
+func conflicts(ctx context.Context, t *Target, base *beneath.Root, c *tree.Change, seen []tree.Seen) ([]tree.Conflict, error) {
 	all := map[string]string{}
 	for _, x := range c.Found() {
 		all[x.Path] = x.Reason
+	}
+	touched := map[string]bool{}
+	if t.Bases != nil {
+		var err error
+		if touched, err = t.Bases.Touched(t.Generation); err != nil {
+			return nil, err
+		}
 	}
 	at := beneath.Cursor{Root: base}
 	defer at.Close()
@@ -35,14 +61,17 @@ func conflicts(ctx context.Context, base *beneath.Root, c *tree.Change) ([]tree.
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
-		if e.Detail().Conflict != "" {
+		switch {
+		case e.Detail().Conflict != "":
 			all[e.Path] = e.Detail().Conflict
 			continue
-		}
-		if absent != "" && tree.Below(e.Path, absent) {
+		case touched[e.Path]:
+			all[e.Path] = "promoted by others since the feature began"
+			continue
+		case absent != "" && tree.Below(e.Path, absent):
 			continue
 		}
-		reason, err := recheck(&at, e)
+		reason, err := recheck(&at, e, &seen[i])
 		if err != nil {
 			return nil, base.Fail("stat", e.Path, err)
 		}
@@ -60,8 +89,8 @@ func conflicts(ctx context.Context, base *beneath.Root, c *tree.Change) ([]tree.
 	return list, nil
 }
 
-// recheck compares a base object with what the walk saw of it.
-func recheck(at *beneath.Cursor, e *tree.Entry) (reason string, err error) {
+// recheck compares a base object with what was seen of it.
+func recheck(at *beneath.Cursor, e *tree.Entry, seen *tree.Seen) (reason string, err error) {
 	if e.Path == "." {
 		return "", nil
 	}
@@ -77,7 +106,7 @@ func recheck(at *beneath.Cursor, e *tree.Entry) (reason string, err error) {
 		return "removed by others since the change was read", nil
 	case there && e.OldType == "":
 		return "made by others since the change was read", nil
-	case there && !unchanged(&st, &e.Detail().Old):
+	case there && !unchanged(&st, seen, e):
 		return "changed by others since the change was read", nil
 	}
 	return "", nil
@@ -85,12 +114,10 @@ func recheck(at *beneath.Cursor, e *tree.Entry) (reason string, err error) {
 
 // unchanged reports whether an object is the one that was seen, in the state that was seen. The ctime of a file with
 // several links changes when another of its names does.
-func unchanged(now, seen *unix.Stat_t) bool {
-	return same(now, seen) && (now.Ctim == seen.Ctim || seen.Nlink > 1 && !beneath.IsDir(seen))
+func unchanged(now *unix.Stat_t, seen *tree.Seen, e *tree.Entry) bool {
+	s := journal.See(now)
+	return seen.Same(s) && (s.Ctime == seen.Ctime || e.Detail().Old.Nlink > 1 && !beneath.IsDir(now))
 }
-
-// same is unchanged without a look at the ctime, for an object that was renamed.
-func same(now, seen *unix.Stat_t) bool { return journal.See(seen).Same(journal.See(now)) }
 
 // verify makes sure that nobody changed anything below the directories that were taken away.
 func (p *promotion) verify() error {
@@ -111,7 +138,7 @@ func (p *promotion) verify() error {
 			if err != nil && !beneath.Gone(err) {
 				return p.base.Fail("verify", e.Path, err)
 			}
-			if err != nil || !unchanged(&st, &e.Detail().Old) {
+			if err != nil || !unchanged(&st, &p.seen[n], e) {
 				return &tree.ConflictError{Conflicts: []tree.Conflict{{Path: e.Path, Reason: "changed by others while promoting"}}}
 			}
 		}

@@ -20,6 +20,8 @@ type promotion struct {
 	t       Target
 	c       *tree.Change
 	base    *beneath.Root // the workspace
+	seen    []tree.Seen   // of its objects, by entry
+	moving  func(ctx context.Context, generation int) error
 	stage   *beneath.Root
 	plan    journal.Plan
 	entries []span // of each op
@@ -42,11 +44,11 @@ func (p *promotion) run(ctx context.Context) (committed bool, err error) {
 	journal.Step("planned")
 	if p.plan.Stage != "" {
 		if err := p.replace(ctx); err != nil {
-			return false, errors.Join(err, undo(p.t.Dir, p.base, &p.plan))
+			return false, errors.Join(err, undo(p.t.Dir, p.base, &p.plan, p.t.Bases))
 		}
 	}
 	if err := journal.Commit(p.t.Dir); err != nil {
-		return false, errors.Join(err, undo(p.t.Dir, p.base, &p.plan))
+		return false, errors.Join(err, undo(p.t.Dir, p.base, &p.plan, p.t.Bases))
 	}
 	journal.Step("committed")
 	return true, clean(p.base, &p.plan)
@@ -54,6 +56,12 @@ func (p *promotion) run(ctx context.Context) (committed bool, err error) {
 
 // replace stages everything and then puts it into place.
 func (p *promotion) replace(ctx context.Context) error {
+	if p.t.Bases != nil {
+		if err := p.keep(ctx); err != nil {
+			return err
+		}
+		journal.Step("all kept")
+	}
 	if err := p.makeStage(); err != nil {
 		return err
 	}
@@ -69,6 +77,9 @@ func (p *promotion) replace(ctx context.Context) error {
 		return err
 	}
 	journal.Step("journalled")
+	if err := p.publish(ctx); err != nil {
+		return err
+	}
 	if err := p.renameAll(ctx); err != nil {
 		return err
 	}
@@ -82,6 +93,25 @@ func (p *promotion) replace(ctx context.Context) error {
 		journal.Step("directory")
 	}
 	return journal.Syncfs(p.base)
+}
+
+// publish lets features of earlier generations see what the promote will take away, and live ones move onto it.
+func (p *promotion) publish(ctx context.Context) error {
+	if p.t.Bases == nil {
+		return nil
+	}
+	if err := p.t.Bases.publish(p.plan.Generation); err != nil {
+		return err
+	}
+	journal.Step("published")
+	if p.moving == nil {
+		return nil
+	}
+	if err := p.moving(ctx, p.plan.Generation); err != nil {
+		return err
+	}
+	journal.Step("moved")
+	return nil
 }
 
 // lay turns the entries into ops: one for the top of each tree that comes, goes or is replaced.
@@ -107,10 +137,11 @@ func (p *promotion) lay() error {
 			}
 			o := journal.Op{Path: []byte(e.Path)}
 			if e.OldType != "" {
-				o.Old = journal.See(&e.Detail().Old)
+				o.Old = p.seen[i]
 			}
 			p.plan.Ops = append(p.plan.Ops, o)
 			p.entries = append(p.entries, span{i, next})
+			p.mayLink(i+1, next)
 		}
 		i = next
 	}
@@ -126,6 +157,18 @@ func (p *promotion) lay() error {
 	slices.SortFunc(p.plan.Dirs, func(a, b journal.DirOp) int { return tree.ComparePaths(string(a.Path), string(b.Path)) })
 	p.plan.Stage = ".caisson-" + rand.Text()[:16]
 	return nil
+}
+
+// mayLink notes what is below an op and may get a link in the base layer.
+func (p *promotion) mayLink(from, to int) {
+	if p.t.Bases == nil {
+		return
+	}
+	for n := from; n < to; n++ {
+		if e := &p.c.Entries[n]; e.OldType == tree.File {
+			p.plan.Linked = append(p.plan.Linked, journal.Touched{Path: []byte(e.Path), Seen: p.seen[n]})
+		}
+	}
 }
 
 func parentOf(path string) string {
@@ -234,7 +277,7 @@ func (p *promotion) renameAll(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		e := &p.c.Entries[p.entries[i].from]
-		reason, err := recheck(&at, e)
+		reason, err := recheck(&at, e, &p.seen[p.entries[i].from])
 		if err == nil && reason == "" {
 			reason, err = p.rename(&at, i, e)
 		}
@@ -305,9 +348,9 @@ func (p *promotion) rename(at *beneath.Cursor, i int, e *tree.Entry) (reason str
 		return "", err
 	}
 	if beneath.IsDir(&st) && os.Geteuid() != 0 {
-		st.Mode = e.Detail().Old.Mode // it may have been widened to be moved
+		st.Mode = o.Old.Mode // it may have been widened to be moved
 	}
-	if !same(&st, &e.Detail().Old) {
+	if !o.Old.Same(journal.See(&st)) {
 		return "changed by others while promoting", nil
 	}
 	return "", p.narrow(e, dir, name)

@@ -31,11 +31,18 @@ func Recover(dir string, b *Bases) (promoted bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	unlock, err := lock(context.Background(), p.Lock)
+	t := Target{LockFile: p.Lock}
+	if p.Bases != "" {
+		if b == nil || b.dir != p.Bases {
+			b = &Bases{dir: p.Bases, workspace: p.Workspace, inode: p.Inode, birth: p.Birth}
+		}
+		t.Bases = b
+	}
+	unlock, err := t.locks(context.Background())
+	defer unlock()
 	if err != nil {
 		return false, err
 	}
-	defer unlock()
 	base, err := openWorkspace(p)
 	if err != nil {
 		return false, err
@@ -44,7 +51,7 @@ func Recover(dir string, b *Bases) (promoted bool, err error) {
 	if done {
 		return true, clean(base, p)
 	}
-	return false, undo(dir, base, p)
+	return false, undo(dir, base, p, b)
 }
 
 // read reads the journal, and whether it is of a promote that is done.
@@ -67,6 +74,15 @@ func Pending(dir string) (note []byte, pending bool, err error) {
 		return nil, false, err
 	}
 	return p.Note, true, nil
+}
+
+// Generation is the workspace's after the promote of the feature in dir that is done and not forgotten. fs.ErrNotExist.
+func Generation(dir string) (int, error) {
+	p, err := journal.Read(filepath.Join(dir, journal.DoneFile))
+	if err != nil {
+		return 0, err
+	}
+	return p.Generation, nil
 }
 
 // Forget ends a promote that is done, durably: the feature has begun anew.
@@ -133,7 +149,17 @@ func ignoreMissing(err error) error {
 }
 
 // undo puts the old state back and forgets the plan. What others changed meanwhile is left as they made it.
-func undo(dir string, base *beneath.Root, p *journal.Plan) error {
+func undo(dir string, base *beneath.Root, p *journal.Plan, b *Bases) error {
+	if p.Bases != "" {
+		if err := b.read(); err != nil {
+			return err
+		}
+		// Before the old objects are looked at: removing links changes their ctime, too.
+		if err := b.retract(context.Background(), p.Generation); err != nil {
+			return err
+		}
+		journal.Step("retracted")
+	}
 	touched, err := p.Undo(base)
 	if err != nil {
 		return err

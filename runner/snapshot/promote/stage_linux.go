@@ -177,7 +177,18 @@ func (s *stager) op(i int) error {
 	}
 	s.owner = s.owners[parentOf(top.Path)]
 	if top.OldType != "" {
-		s.owner = tree.Owner{UID: top.Detail().Old.Uid, GID: top.Detail().Old.Gid}
+		var st unix.Stat_t
+		dir, name, err := s.base.Parent(top.Path)
+		if err == nil {
+			err = beneath.StatAt(dir, name, &st)
+		}
+		if beneath.Gone(err) {
+			return &tree.ConflictError{Conflicts: []tree.Conflict{{Path: top.Path, Reason: "removed by others while promoting"}}}
+		}
+		if err != nil {
+			return s.stage.Fail("stat", top.Path, err)
+		}
+		s.owner = tree.Owner{UID: st.Uid, GID: st.Gid}
 	}
 	for n := from; n < to; n++ {
 		e := &s.c.Entries[n]

@@ -23,6 +23,7 @@ func (b *Bases) Collect(context.Context, int) (int64, error) { return 0, errPlat
 func (b *Bases) Lock(context.Context, bool) (func(), error)  { return nil, errPlatform }
 func Recover(string, *Bases) (bool, error)                   { return false, errPlatform }
 func Pending(string) ([]byte, bool, error)                   { return nil, false, errPlatform }
+func Generation(string) (int, error)                         { return 0, errPlatform }
 func Forget(string) error                                    { return errPlatform }
 func Touched(string) (map[string]tree.Seen, error)           { return nil, errPlatform }
 

@@ -7,17 +7,35 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
-func (t *Target) base() *beneath.Root { return t.Old.At(len(t.Old.Layers()) - 1) }
+// base opens the workspace: the last layer of Old, unless that is a copy.
+func (t *Target) base() (*beneath.Root, func(), error) {
+	if t.Seen == nil {
+		return t.Old.At(len(t.Old.Layers()) - 1), func() {}, nil
+	}
+	r, err := beneath.OpenRoot(t.Workspace)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = &tree.WorkspaceError{Path: t.Workspace, Err: tree.ErrMissing, Remedy: "put the directory back, or discard the feature"}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, func() { r.Close() }, nil
+}
 
 // Apply changes the workspace: all of it or, after any error, nothing, also when the process or the machine dies in the
 // middle (see [Recover]). Then the journal says "done" until the caller has begun the feature anew, and calls
 // [Forget].
+//
+// With Bases, what the promote will take away is kept in a base layer first. When that is published, and before the
+// first rename, moving is called with the new generation: every live feature of the workspace has to show the new base
+// layer when it returns, and its error refuses the promote. Apply holds the workspace's lock meanwhile.
 //
 // New objects get the owner of the directory that they are put into, others keep theirs, with their access control
 // lists and security labels. Content, modes, times, user.* attributes, links and holes are promoted; sockets and
@@ -29,26 +47,34 @@ func Apply(ctx context.Context, t Target, c *tree.Change, moving func(ctx contex
 	if !c.Of(t.Old, t.New) {
 		return nil, tree.ErrStaleChange
 	}
-	unlock, err := lock(ctx, t.LockFile)
+	if t.LockFile == "" {
+		t.LockFile = filepath.Join(t.Bases.dir, basesLock)
+	}
+	unlocks, err := t.locks(ctx)
+	defer unlocks()
 	if err != nil {
 		return nil, err
 	}
-	defer unlock()
 	for _, name := range []string{journal.PlanFile, journal.DoneFile} {
 		if _, err := os.Lstat(filepath.Join(t.Dir, name)); err == nil {
 			return nil, fmt.Errorf("%s: an earlier promote was cut short: %w", t.Dir, tree.ErrUnusableLayers)
 		}
 	}
-	found, err := conflicts(ctx, t.base(), c)
+	base, done, err := t.base()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	p := &promotion{
+		t: t, c: c, base: base, seen: t.seen(c), dirs: map[string]*journal.DirOp{}, owners: map[string]tree.Owner{},
+		report: report(c, tree.PromoteApply), moving: moving,
+	}
+	found, err := conflicts(ctx, &t, base, c, p.seen)
 	if err != nil {
 		return nil, err
 	}
 	if len(found) > 0 {
 		return nil, &tree.ConflictError{Conflicts: found}
-	}
-	p := &promotion{
-		t: t, c: c, base: t.base(), dirs: map[string]*journal.DirOp{}, owners: map[string]tree.Owner{},
-		report: report(c, tree.PromoteApply),
 	}
 	if err := p.prepare(); err != nil {
 		return nil, err
@@ -60,6 +86,28 @@ func Apply(ctx context.Context, t Target, c *tree.Change, moving func(ctx contex
 	return p.report, err
 }
 
+// locks takes the lock of the promotes to the workspace, and that of its base layers, if that is another.
+func (t *Target) locks(ctx context.Context) (unlock func(), err error) {
+	var all []func()
+	unlock = func() {
+		for _, u := range slices.Backward(all) {
+			u()
+		}
+	}
+	files := []string{t.LockFile}
+	if t.Bases != nil {
+		files = append(files, filepath.Join(t.Bases.dir, basesLock))
+	}
+	for _, f := range slices.Compact(files) {
+		u, err := lock(ctx, f)
+		if err != nil {
+			return unlock, err
+		}
+		all = append(all, u)
+	}
+	return unlock, nil
+}
+
 // prepare begins the plan.
 func (p *promotion) prepare() error {
 	inode, birth, err := beneath.Identity(p.base.FD)
@@ -69,6 +117,10 @@ func (p *promotion) prepare() error {
 	p.plan = journal.Plan{
 		Version: journal.Version, Lock: p.t.LockFile, Note: p.t.Note,
 		Workspace: p.t.Workspace, Inode: inode, Birth: birth,
+	}
+	if b := p.t.Bases; b != nil {
+		p.plan.Bases, p.plan.Generation = b.dir, b.Generation()+1
+		p.report.Generation = p.plan.Generation
 	}
 	return nil
 }

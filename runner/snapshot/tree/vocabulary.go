@@ -144,6 +144,9 @@ type PromoteReport struct {
 	PatchFile string      `json:"patch_file,omitempty"`
 	Digest    string      `json:"digest"` // of the change
 	Notes     []Note      `json:"notes,omitempty"`
+
+	// Generation is the workspace's after an apply: how many promotes it has had.
+	Generation int `json:"generation,omitempty"`
 }
 
 // Note is something about one path that the user should know.

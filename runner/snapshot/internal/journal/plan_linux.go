@@ -38,6 +38,13 @@ type Plan struct {
 	Ops     []Op    `json:"ops"`
 	Dirs    []DirOp `json:"dirs"` // sorted by path; the root ("") first
 
+	// Bases is the directory of the workspace's base layers, and Generation the one that the promote makes; "" without.
+	Bases      string `json:"bases,omitempty"`
+	Generation int    `json:"generation,omitempty"`
+
+	// Linked are objects below those of Ops that may get a link in the base layer, which changes their ctime.
+	Linked []Touched `json:"linked,omitempty"`
+
 	// The workspace, and what tells it from another one at its place.
 	Workspace string    `json:"workspace"`
 	Inode     uint64    `json:"inode"`

@@ -171,6 +171,11 @@ func (p *Plan) touched(base *beneath.Root) ([]Touched, error) {
 			}
 		}
 	}
+	for i := range p.Linked {
+		if err := look(p.Linked[i].Path, &p.Linked[i].Seen); err != nil {
+			return nil, err
+		}
+	}
 	for i := range p.Dirs {
 		if err := look(p.Dirs[i].Path, nil); err != nil {
 			return nil, err
