@@ -234,9 +234,9 @@ type Layers interface {
 	Squash(ctx context.Context, force bool) (removed int, err error)
 	// Drop forgets checkpoints, but not the head: ErrHead. What others are made of stays as long as they do.
 	Drop(ctx context.Context, ids ...string) error
-	// Collect frees what no checkpoint, no current state and no other feature (needed, their Refs) needs, in bytes. It waits
-	// for readers. Mounts it knows nothing of: needed has the Stack of a checkpoint that is mounted, and nobody calls it
-	// between a change of Stacks and the end of their exchange.
+	// Collect frees what no checkpoint, no current state and no other feature (needed, their Refs) needs, in bytes; less
+	// than that while another method reads. Mounts it knows nothing of: needed has the Stack of a checkpoint that is
+	// mounted, and nobody calls it between a change of Stacks and the end of their exchange.
 	Collect(ctx context.Context, needed []LayerRef) (freed int64, err error)
 
 	// Export writes a checkpoint as an OCI layer tar and returns the digest of the uncompressed archive, sha256:HEX.

@@ -86,9 +86,9 @@ type Book struct {
 	records map[string]snapshot.Record // as read or written, not judged
 }
 
-// Create makes the book of a new feature in dir, which exists. Version and Next are filled in. The error is fs.ErrExist
-// for a directory that has one.
-func Create(dir string, s State) (*Book, error) {
+// Create makes the book of a new feature in dir, which exists, with checkpoints of another feature that it begins from.
+// Version and Next are filled in. The error is fs.ErrExist for a directory that has one.
+func Create(dir string, s State, add ...snapshot.Record) (*Book, error) {
 	path := filepath.Join(dir, StateFile)
 	if _, err := os.Lstat(path); err == nil {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
@@ -96,7 +96,16 @@ func Create(dir string, s State) (*Book, error) {
 	s.Version = Version
 	s.Next = max(s.Next, s.Current+1)
 	b := &Book{dir: dir, state: s, records: map[string]snapshot.Record{}}
-	return b, b.write(StateFile, s)
+	for _, r := range add {
+		if err := b.writeRecord(r, s.Identity); err != nil {
+			return nil, err
+		}
+		b.records[r.ID] = r
+	}
+	if err := b.write(StateFile, s); err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // Open opens what Create made. Errors are fs.ErrNotExist, snapshot.ErrUnsupported for another version and

@@ -156,7 +156,7 @@ func (l *layers) shows(name string) bool {
 	}
 	s := l.book.State()
 	p, err := l.at(name)
-	if err != nil || p.id != s.Head {
+	if err != nil || p.id != l.meant(s.Head) {
 		return false
 	}
 	same, err := l.untouched(&s)

@@ -50,7 +50,7 @@ func (l *layers) Collect(ctx context.Context, needed []snapshot.LayerRef) (freed
 	return freed, l.trim(ctx)
 }
 
-// giveUp renames what nobody needs. Who read from it has finished, and nobody will begin.
+// giveUp renames what nobody needs, unless somebody is reading.
 func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 	unlock, err := l.write()
 	if err != nil {
@@ -64,7 +64,9 @@ func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 	if err != nil {
 		return err
 	}
-	l.reading.Lock()
+	if !l.reading.TryLock() {
+		return nil // next time: an export may take long, and seals must not wait for it
+	}
 	defer l.reading.Unlock()
 	for _, n := range numbers {
 		if n == l.spare || l.busy[n] {

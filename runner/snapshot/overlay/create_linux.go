@@ -61,12 +61,8 @@ func Fork(_ context.Context, from snapshot.OpenOptions, at string, o snapshot.Cr
 		return nil, err
 	}
 	s.Head, s.Ground = p.id, p.id
-	made, err := l.found(s)
-	if err != nil {
-		return nil, err
-	}
 	r.Parent = "" // it is not this feature's
-	return made, l.book.Add(r)
+	return l.found(s, r)
 }
 
 // begin looks at the workspace and makes the feature's directory.
@@ -139,7 +135,7 @@ func originOf(ws *beneath.Root, dir string) (snapshot.Origin, error) {
 }
 
 // found makes HOME, the current layer and the book.
-func (l *layers) found(s book.State) (snapshot.Layers, error) {
+func (l *layers) found(s book.State, add ...snapshot.Record) (snapshot.Layers, error) {
 	path := filepath.Join(l.dir, book.StateFile)
 	if _, err := os.Lstat(path); err == nil {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
@@ -159,7 +155,7 @@ func (l *layers) found(s book.State) (snapshot.Layers, error) {
 		return nil, err
 	}
 	var err error
-	l.book, err = book.Create(l.dir, s)
+	l.book, err = book.Create(l.dir, s, add...)
 	if err != nil {
 		return nil, err
 	}
