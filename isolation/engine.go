@@ -51,7 +51,7 @@ type Sandbox interface {
 	Processes(ctx context.Context) ([]int, error)
 
 	// Holders returns who uses the mounts at the targets (absolute paths inside): every thread, frozen or not. Without a
-	// Hold, what they do meanwhile may be missed. One that the kernel knows of and does not name has PID 0.
+	// Hold, what they do meanwhile may be missed, and what /proc does not show: that has PID 0 (HeldReference).
 	Holders(ctx context.Context, targets ...string) ([]Holder, error)
 
 	// Mapped returns the files of the targets that live processes have mapped shared and writable, as "TARGET/path",

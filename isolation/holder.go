@@ -24,8 +24,8 @@ const (
 	HeldRoot = "root" // a thread's root directory
 	HeldFD   = "fd"   // an open file or directory
 	HeldMap  = "map"  // a mapped file, its program too
-	// HeldReference is a use that /proc does not show: a descriptor on its way through a socket, a file that is being
-	// opened. PID is 0.
+	// HeldReference is a use that /proc does not show: a descriptor on its way through a socket, a socket bound there. PID
+	// is 0.
 	HeldReference = "reference"
 	// HeldUnknown is a process that we may not look into; it counts as a holder of everything.
 	HeldUnknown = "unknown"

@@ -196,6 +196,7 @@ func (s *suite) testHolders(t *testing.T) {
 		{"map", "/workspace/file", workspace, isolation.HeldMap}, {"store", home + "/file", home, isolation.HeldMap},
 		{"path", "/workspace/file", workspace, isolation.HeldFD}, {"child", home, home, isolation.HeldCwd},
 		{"flight", "/workspace/file", workspace, isolation.HeldReference}, {"flight", home, home, isolation.HeldReference},
+		{"socket", home, home, isolation.HeldReference},
 	} {
 		t.Run(c.way+" "+c.target, func(t *testing.T) {
 			p := b.process(t, "hold", c.way, c.path)
@@ -208,7 +209,13 @@ func (s *suite) testHolders(t *testing.T) {
 				t.Fatalf("%v", err)
 			}
 			h := held.Holders[0]
-			if h.What != c.what || h.Target != c.target || c.way != "child" && c.way != "flight" && h.PID != x.PID() ||
+			release, err := b.Hold(t.Context())
+			must(t, err)
+			if asked, err := b.Holders(t.Context(), workspace, home); err != nil || !slices.Equal(asked, held.Holders) {
+				t.Errorf("Holders %+v, %v; Exchange %+v", asked, err, held.Holders)
+			}
+			must(t, release())
+			if h.What != c.what || h.Target != c.target || c.what != isolation.HeldReference && c.way != "child" && h.PID != x.PID() ||
 				c.what != isolation.HeldReference && (h.Command == "" || !strings.HasPrefix(h.Path, c.path)) {
 				t.Errorf("holders %+v", held.Holders)
 			}
@@ -278,6 +285,7 @@ func (s *suite) testPair(t *testing.T) {
 func (s *suite) testMountsBelow(t *testing.T) {
 	b := s.start(t, func(o *isolation.BuildOptions, b *box) {
 		mkdir(t, filepath.Join(o.Stacks[1].Lower[0].Path, "go/mod"))
+		mkdir(t, filepath.Join(b.workspace, "vendor"))
 		writeFile(t, filepath.Join(b.workspace, "config"), "the workspace's own")
 		mkdir(t, filepath.Join(b.dir, "cache/sub"))
 		writeFile(t, filepath.Join(b.dir, "cache/module"), "cached")
@@ -285,12 +293,13 @@ func (s *suite) testMountsBelow(t *testing.T) {
 		o.Mounts = append(o.Mounts,
 			isolation.Bind{Source: filepath.Join(b.dir, "cache"), Target: home + "/go/mod"},
 			isolation.Bind{Source: filepath.Join(b.dir, "cache"), Target: home + "/go/mod/sub"},
+			isolation.Bind{Source: filepath.Join(b.dir, "cache"), Target: workspace + "/vendor"},
 			isolation.Bind{Source: filepath.Join(b.dir, "config"), Target: workspace + "/config"})
 	})
 	check := func() {
 		t.Helper()
 		for path, want := range map[string]string{
-			home + "/go/mod/module": "cached", home + "/go/mod/sub/module": "cached", workspace + "/config": "the host's",
+			home + "/go/mod/module": "cached", home + "/go/mod/sub/module": "cached", workspace + "/vendor/module": "cached", workspace + "/config": "the host's",
 		} {
 			if got := b.help(t, "read", path); got != want {
 				t.Errorf("%s: %q", path, got)
@@ -317,6 +326,13 @@ func (s *suite) testMountsBelow(t *testing.T) {
 	if err := b.Exchange(t.Context(), b.sealed(t)...); !errors.Is(err, isolation.ErrHeld) {
 		t.Errorf("%v", err)
 	}
+	check()
+	release, err := b.Hold(t.Context())
+	must(t, err)
+	if held, err := b.Holders(t.Context(), workspace, home); err != nil || len(held) != 1 || held[0].Target != home {
+		t.Errorf("%v, %v", held, err)
+	}
+	must(t, release())
 	check()
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"time"
@@ -16,6 +17,11 @@ import (
 // hold holds a path in a way, says that it does, and waits for the end.
 func hold(a []string) error {
 	way, path := a[0], a[1]
+	if way == "socket" { // a name in the file system, and no descriptor there
+		if _, err := net.Listen("unix", path+"/socket"); err != nil {
+			return err
+		}
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
@@ -24,6 +30,8 @@ func hold(a []string) error {
 	case "cwd":
 		err = errors.Join(os.Chdir(path), f.Close())
 	case "read", "directory":
+	case "socket":
+		err = f.Close()
 	case "write":
 		if err = f.Close(); err == nil {
 			f, err = os.OpenFile(path, os.O_WRONLY, 0)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 	"unsafe"
 
@@ -122,13 +123,72 @@ func (x *exchange) run(ctx context.Context) error {
 	if err := x.findSubmounts(targets); err != nil {
 		return err
 	}
+	return x.lasting(ctx, x.attempt)
+}
+
+// lasting repeats f while it finds a use that may be a moment's.
+func (x *exchange) lasting(ctx context.Context, f func(context.Context) error) error {
 	const first, most = 500 * time.Microsecond, 32 * time.Millisecond
 	for delay := first; ; delay *= 2 {
-		err := x.attempt(ctx)
+		err := f(ctx)
 		if delay > most || !errors.Is(err, isolation.ErrHeld) || rest(ctx, delay) != nil {
 			return err
 		}
 	}
+}
+
+// references returns the targets that somebody uses though /proc does not show it, as a HeldError. Nobody may be running
+// inside; b.mu is held.
+func (b *sandbox) references(ctx context.Context, targets []string) error {
+	x := &exchange{mounter: mounter{e: b.e}, b: b}
+	for _, target := range targets {
+		x.stacks = append(x.stacks, isolation.Stack{Target: target})
+	}
+	if err := x.findSubmounts(targets); err != nil {
+		return err
+	}
+	return x.lasting(ctx, x.ask)
+}
+
+// ask is an exchange that asks whether the mounts are in use, and leaves them where they are.
+func (x *exchange) ask(ctx context.Context) error {
+	p := &plan{}
+	x.enter(p)
+	for _, s := range x.stacks {
+		x.touch(p, s)
+	}
+	from := make([]ref, len(x.kept))
+	for i, s := range x.kept {
+		from[i] = p.find(x.name(s))
+	}
+	x.planPark(p, from)
+	asked := len(p.steps)
+	for _, s := range x.stacks {
+		p.soft("is "+s.Target+" in use", unix.SYS_UMOUNT2, relative(s.Target), unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW)
+	}
+	for i, s := range x.kept {
+		at := p.find(x.name(s))
+		p.add("put back "+x.name(s), unix.SYS_MOVE_MOUNT, from[i], "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH)
+	}
+	p.add("close descriptors", unix.SYS_CLOSE_RANGE, 3, uintptr(^uint32(0)), 0)
+	answers, err := x.b.enterBriefly(p)
+	if err != nil {
+		return x.failClosed(ctx, err)
+	}
+	held := &isolation.HeldError{}
+	for i, s := range x.stacks {
+		switch errno := syscall.Errno(-answers[asked+i]); errno {
+		case unix.EAGAIN:
+		case unix.EBUSY:
+			held.Holders = append(held.Holders, isolation.Holder{Target: s.Target, What: isolation.HeldReference})
+		default:
+			return x.failClosed(ctx, fmt.Errorf("is %s in use: %w", s.Target, errno))
+		}
+	}
+	if len(held.Holders) == 0 {
+		return nil
+	}
+	return held
 }
 
 // findSubmounts finds what is mounted below the targets.
@@ -180,7 +240,7 @@ func (x *exchange) attempt(ctx context.Context) error {
 	if err := x.plan(p); err != nil {
 		return err
 	}
-	err := x.b.enterBriefly(p)
+	_, err := x.b.enterBriefly(p)
 	if err == nil {
 		return nil
 	}
@@ -215,10 +275,10 @@ func (s submount) parking() string {
 
 // plan is the whole exchange as the child does it.
 func (x *exchange) plan(p *plan) error {
-	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0)
 	if x.e.root {
-		p.add("enter namespaces", unix.SYS_SETNS, hostFD{"PID 1", x.b.pidfd}, unix.CLONE_NEWUSER|unix.CLONE_NEWNS)
+		x.enter(p)
 	} else {
+		p.dieWithSupervisor()
 		p.add("undumpable", unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 		p.add("enter user namespace", unix.SYS_SETNS, hostFD{"PID 1", x.b.pidfd}, unix.CLONE_NEWUSER)
 		// An overlay takes only layers of the mounter's own mount namespace, and its own user namespace must own that.
@@ -229,14 +289,14 @@ func (x *exchange) plan(p *plan) error {
 			return err
 		}
 		p.add("enter mount namespace", unix.SYS_SETNS, hostFD{"PID 1", x.b.pidfd}, unix.CLONE_NEWNS)
+		p.dieWithSupervisor()
 	}
-	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0) // a change of credentials clears it
-	old := x.keepOld(p)
+	var old []ref
+	for _, s := range x.stacks {
+		old = append(old, x.touch(p, s))
+	}
 	from, to := x.findKept(p)
-	x.park = len(p.steps)
-	for i, s := range x.kept {
-		p.add("park "+x.name(s), unix.SYS_MOVE_MOUNT, from[i], "", unix.AT_FDCWD, s.parking(), unix.MOVE_MOUNT_F_EMPTY_PATH)
-	}
+	x.planPark(p, from)
 	x.expire = len(p.steps)
 	for _, s := range x.stacks {
 		p.add("is "+s.Target+" in use", unix.SYS_UMOUNT2, relative(s.Target), unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW)
@@ -258,25 +318,49 @@ func (x *exchange) plan(p *plan) error {
 
 func (x *exchange) name(s submount) string { return x.stacks[s.stack].Target + "/" + s.path }
 
-// keepOld holds the old filesystems by a mount of their own each, so that unmounting the old mounts does not free them:
-// that takes a time that grows with what was written.
-func (x *exchange) keepOld(p *plan) []ref {
-	var old []ref
-	for _, s := range x.stacks {
-		how := beneath()
-		at := p.add("find "+s.Target, unix.SYS_OPENAT2, unix.AT_FDCWD, relative(s.Target), how, unsafe.Sizeof(*how))
-		old = append(old, p.add("keep old "+s.Target, unix.SYS_OPEN_TREE, at, "",
-			unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC))
-		p.add("close", unix.SYS_CLOSE, at) // also takes the mark off that an exchange before may have left
+// enter plans the way into the sandbox's mounts.
+func (x *exchange) enter(p *plan) {
+	p.dieWithSupervisor()
+	if !x.e.root {
+		p.add("undumpable", unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	}
+	p.add("enter namespaces", unix.SYS_SETNS, hostFD{"PID 1", x.b.pidfd}, unix.CLONE_NEWUSER|unix.CLONE_NEWNS)
+	p.dieWithSupervisor() // a change of credentials clears it
+}
+
+func (p *plan) dieWithSupervisor() {
+	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0)
+}
+
+// find finds a path of which no part is a link: the workspace is the task's, and so are its links.
+func (p *plan) find(path string) ref {
+	how := beneath()
+	return p.add("find "+path, unix.SYS_OPENAT2, unix.AT_FDCWD, relative(path), how, unsafe.Sizeof(*how))
+}
+
+// touch takes the mark off a mount that MNT_EXPIRE may have left, and holds its filesystem by a mount of its own, so that
+// unmounting does not free it: that takes a time that grows with what was written.
+func (x *exchange) touch(p *plan, s isolation.Stack) ref {
+	at := p.find(s.Target)
+	old := p.add("keep old "+s.Target, unix.SYS_OPEN_TREE, at, "",
+		unix.AT_EMPTY_PATH|unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	p.add("close", unix.SYS_CLOSE, at)
 	return old
+}
+
+// planPark moves what is mounted below the targets out of the way: it would be a use of them.
+func (x *exchange) planPark(p *plan, from []ref) {
+	x.park = len(p.steps)
+	for i, s := range x.kept {
+		p.add("park "+x.name(s), unix.SYS_MOVE_MOUNT, from[i], "", unix.AT_FDCWD, s.parking(), unix.MOVE_MOUNT_F_EMPTY_PATH)
+	}
 }
 
 // findKept finds what is to be kept, and where in the new mounts.
 func (x *exchange) findKept(p *plan) (from, to []ref) {
 	for _, s := range x.kept {
+		from = append(from, p.find(x.name(s)))
 		how := beneath()
-		from = append(from, p.add("find "+x.name(s), unix.SYS_OPENAT2, unix.AT_FDCWD, relative(x.name(s)), how, unsafe.Sizeof(*how)))
 		to = append(to, p.add("find new "+x.name(s), unix.SYS_OPENAT2, x.trees[s.stack], s.path, how, unsafe.Sizeof(*how)))
 	}
 	return from, to
@@ -299,58 +383,13 @@ func (x *exchange) unpark(n int) error {
 		return nil
 	}
 	p := &plan{}
-	p.add("die with the supervisor", unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, unix.SIGKILL, 0, 0, 0)
-	p.add("enter namespaces", unix.SYS_SETNS, hostFD{"PID 1", x.b.pidfd}, unix.CLONE_NEWUSER|unix.CLONE_NEWNS)
+	x.enter(p)
 	for i := n - 1; i >= 0; i-- {
-		how := beneath()
 		s := x.kept[i]
-		at := p.add("find "+x.name(s), unix.SYS_OPENAT2, unix.AT_FDCWD, relative(x.name(s)), how, unsafe.Sizeof(*how))
+		at := p.find(x.name(s))
 		p.add("put back "+x.name(s), unix.SYS_MOVE_MOUNT, unix.AT_FDCWD, s.parking(), at, "", unix.MOVE_MOUNT_T_EMPTY_PATH)
 		p.add("close", unix.SYS_CLOSE, at)
 	}
-	return x.b.enterBriefly(p)
-}
-
-// enterBriefly runs a plan that enters the sandbox and executes nothing, in a child outside of its pid namespace and
-// cgroup. It returns when the plan is done or has failed; the child may take longer to end. b.mu is held.
-func (b *sandbox) enterBriefly(p *plan) error {
-	_, release, err := b.rendezvous()
-	if err != nil {
-		return err
-	}
-	defer release()
-	s, err := p.compile()
-	if err != nil {
-		return err
-	}
-	// Overwritten by 0. The last step may close the pipe, and say so before its result is stored.
-	done := &s.ops[len(s.ops)-2].ret
-	*done = 1
-	o := spawnOptions{netns: -1, pidns: -1, cgroup: -1}
-	if b.e.root {
-		o.flags = unix.CLONE_VM | unix.CLONE_VFORK
-	}
-	pid, pidfd, err := b.e.spawn(s, o)
-	if err != nil {
-		s.free()
-		return err
-	}
-	if !b.e.root {
-		_ = unix.Close(b.pipe[1])
-		b.pipe[1] = -1
-		if !b.e.waitEOF(b.pipe[0]) {
-			_ = unix.Kill(pid, unix.SIGKILL) // our own child, not yet reaped
-		}
-	}
-	if err = s.err(); err == nil && *done != 0 {
-		err = errors.New("the child was killed half way")
-	}
-	b.running.Add(1)
-	go func() {
-		defer b.running.Done()
-		_, _ = reap(pidfd) // what it had to say it has said
-		_ = unix.Close(pidfd)
-		s.free()
-	}()
+	_, err := x.b.enterBriefly(p)
 	return err
 }

@@ -189,14 +189,26 @@ func (b *sandbox) processes() ([]int, error) {
 	return slices.DeleteFunc(pids, func(pid int) bool { return pid == b.pid }), err
 }
 
-// Holders returns who uses the targets' mounts, as far as /proc tells.
+// Holders returns who uses the targets' mounts, as far as /proc tells; when that is nobody and all stand still, the
+// kernel is asked, too.
 func (b *sandbox) Holders(ctx context.Context, targets ...string) ([]isolation.Holder, error) {
+	b.exchanging.Lock()
+	defer b.exchanging.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return nil, os.ErrClosed
 	}
-	return b.holders(ctx, targets)
+	held, err := b.holders(ctx, targets)
+	if err != nil || len(held) > 0 || b.holds == 0 || !b.still {
+		return held, err
+	}
+	err = b.references(ctx, targets)
+	var unseen *isolation.HeldError
+	if errors.As(err, &unseen) {
+		return unseen.Holders, nil
+	}
+	return nil, err
 }
 
 func (b *sandbox) holders(ctx context.Context, targets []string) ([]isolation.Holder, error) {

@@ -91,6 +91,55 @@ func (b *sandbox) close(ctx context.Context) error {
 	return nil
 }
 
+// enterBriefly runs a plan that enters the sandbox and executes nothing, in a child outside of its pid namespace and
+// cgroup. It returns the steps' results when the plan is done or has failed; the child may take longer to end. b.mu is held.
+func (b *sandbox) enterBriefly(p *plan) ([]uintptr, error) {
+	_, release, err := b.rendezvous()
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	s, err := p.compile()
+	if err != nil {
+		return nil, err
+	}
+	const undone = 1 << 62 // no result of a system call
+	// The last step may close the pipe, and say so before its result is stored.
+	before := &s.ops[len(s.ops)-2].ret
+	*before = undone
+	o := spawnOptions{netns: -1, pidns: -1, cgroup: -1}
+	if b.e.root {
+		o.flags = unix.CLONE_VM | unix.CLONE_VFORK
+	}
+	pid, pidfd, err := b.e.spawn(s, o)
+	if err != nil {
+		s.free()
+		return nil, err
+	}
+	if !b.e.root {
+		_ = unix.Close(b.pipe[1])
+		b.pipe[1] = -1
+		if !b.e.waitEOF(b.pipe[0]) {
+			_ = unix.Kill(pid, unix.SIGKILL) // our own child, not yet reaped
+		}
+	}
+	if err = s.err(); err == nil && *before == undone {
+		err = errors.New("the child was killed half way")
+	}
+	results := make([]uintptr, len(s.ops))
+	for i := range s.ops {
+		results[i] = s.ops[i].ret
+	}
+	b.running.Add(1)
+	go func() {
+		defer b.running.Done()
+		_, _ = reap(pidfd) // what it had to say it has said
+		_ = unix.Close(pidfd)
+		s.free()
+	}()
+	return results, err
+}
+
 // stdio gives the sources of fds 0, 1 and 2: the caller's files, a new terminal, or nil for /dev/null.
 // The returned file is the terminal's other side, to be closed once the child has it.
 func (b *sandbox) stdio(p *isolation.Process, x *execution) ([3]any, *os.File, error) {
