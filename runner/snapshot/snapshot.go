@@ -1,21 +1,12 @@
-// Package snapshot keeps a feature's view of a workspace: an overlay of the user's directory (the base, which is
-// never written while work runs) under an upper layer that holds what the sandbox wrote, and a home directory
-// beside it. It describes the mounts ([Workspace.Stacks]), reads the exact change from the upper layer
-// ([Workspace.Change]), prints it ([Workspace.WriteDiff]) and applies it to the base ([Workspace.Promote]) or
-// throws it away ([Workspace.Discard]).
+// Package snapshot is the vocabulary of a feature's layers: what a checkpoint is, what can be done with it ([Layers]), and
+// which are kept ([Retain]). The drivers are packages of their own: overlay stacks directories, copytree copies trees
+// for hosts without overlayfs. Beneath them lie book (what is on disk beside the layers, and the one commit rule), tree
+// (the merged view of a stack, read from the host) and promote (the way back into the workspace).
 //
-// The package mounts nothing and starts nothing. Everything in an upper layer was written by untrusted code, and
-// the base may be edited by others at any time: no path is ever resolved through a symbolic link or a mount point,
-// on either side (openat2 with RESOLVE_BENEATH, NO_SYMLINKS, NO_MAGICLINKS and NO_XDEV), and nothing but regular
-// files is opened for reading.
-//
-// On disk, below CreateOptions.Dir:
-//
-//	state.json        what Create recorded, and the start time that conflicts are measured from
-//	upper/ work/      the workspace's layer and overlayfs' scratch directory
-//	home/lower/       an empty directory, with mount points for caches
-//	home/upper/ home/work/
-//	promote.plan      the journal of a promote under way; promote.done once it is irrevocable
+// A feature's view is the workspace, which is never written while work runs, under layers that hold what the sandbox wrote;
+// and a HOME beside it. Nothing here mounts or starts anything: the mounts are described ([Layers.Stacks]) and made by
+// the isolation engine. Everything in a layer was written by untrusted code, and the workspace may be edited by others at
+// any time: no path is ever resolved through a symbolic link or a mount point, on either side.
 package snapshot
 
 import (
@@ -24,7 +15,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
@@ -104,7 +94,8 @@ type CreateOptions struct {
 	UserXattr bool
 }
 
-// Stack is an overlay mount, described and not made.
+// Stack is a mount, described and not made: an overlay; read-only if Upper is empty; a bind of Upper if it has no Lower
+// and no Work.
 type Stack struct {
 	Target string  // absolute, inside
 	Lower  []Layer // newest first; the workspace last
@@ -116,53 +107,6 @@ type Stack struct {
 type Layer struct {
 	Path string // host path
 	Base bool   // holds the host's own ids and must be idmapped
-}
-
-// Workspace is a feature's layers on disk. Its methods are safe for concurrent use, except for Promote and Discard,
-// which need the feature for themselves: the runner holds the feature's lock.
-type Workspace struct {
-	dir   string
-	state state
-}
-
-// state is what state.json holds.
-type state struct {
-	Version   int       `json:"version"`
-	Workspace string    `json:"workspace"` // absolute, without symbolic links
-	Inode     uint64    `json:"inode"`     // of the workspace's root
-	Birth     time.Time `json:"birth"`     // of the workspace's root; zero where the filesystem has no birth times
-	Owner     Owner     `json:"owner"`
-	UserXattr bool      `json:"user_xattr,omitempty"`
-	Start     time.Time `json:"start"`                // a base object whose ctime is not before it was changed by others
-	RootMode  uint32    `json:"root_mode"`            // of the workspace's root at Start: the upper's root began with it
-	RootXattr []byte    `json:"root_xattr,omitempty"` // likewise, packed
-}
-
-// Path returns the base's path on the host.
-func (w *Workspace) Path() string { return w.state.Workspace }
-
-// Dir returns the directory that holds the layers.
-func (w *Workspace) Dir() string { return w.dir }
-
-// Start returns the time since when changes of the base by others count as conflicts.
-func (w *Workspace) Start() time.Time { return w.state.Start }
-
-// Stacks describes the mounts of /workspace and /home/user, in this order.
-func (w *Workspace) Stacks() []Stack {
-	return []Stack{
-		{
-			Target: WorkspaceTarget,
-			Lower:  []Layer{{Path: w.state.Workspace, Base: true}},
-			Upper:  w.dir + "/upper",
-			Work:   w.dir + "/work",
-		},
-		{
-			Target: HomeTarget,
-			Lower:  []Layer{{Path: w.dir + "/home/lower"}},
-			Upper:  w.dir + "/home/upper",
-			Work:   w.dir + "/home/work",
-		},
-	}
 }
 
 // PromoteOptions say how to promote.
@@ -224,6 +168,12 @@ func Check(workspace, stateDir string) error {
 		return refuse(ErrInsideState, "name a directory of your own with --workspace")
 	}
 	return nil
+}
+
+// Remove removes a feature's directory with everything in it, whatever the modes and the depth; a missing one is no error.
+// With keep, names directly in it, those and the directory itself stay.
+func Remove(ctx context.Context, dir string, keep ...string) error {
+	return tree.Remove(ctx, dir, keep...)
 }
 
 // contains reports whether dir is path or one of its parents, by identity and not by name, so that links and bind
