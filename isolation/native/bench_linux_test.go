@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/quota"
@@ -101,5 +103,43 @@ func report(b *testing.B, name string, d []time.Duration) {
 		at   float64
 	}{{"p50", .5}, {"p95", .95}} {
 		b.ReportMetric(float64(quantile(d, q.at).Microseconds()), name+"-"+q.name+"-µs")
+	}
+}
+
+// BenchmarkExchange measures what a checkpoint asks of a sandbox: with nobody alive, and with a process that holds
+// nothing and is frozen meanwhile. The new layers' directories are made before.
+func BenchmarkExchange(b *testing.B) {
+	for _, live := range []bool{false, true} {
+		name := "idle"
+		if live {
+			name = "live"
+		}
+		b.Run(name, func(b *testing.B) {
+			s := withCgroup(b, testSpec(b))
+			box := startBox(b, testEngine(b), s)
+			if live {
+				step, err := s.Cgroup.Leaf("step-1", &testLimits)
+				if err != nil {
+					b.Fatal(err)
+				}
+				p := trueProcess()
+				p.Args, p.Cwd, p.Cgroup = []string{"sleep", "1000"}, "/", step
+				x, err := box.Exec(b.Context(), p)
+				if err != nil {
+					b.Fatal(err)
+				}
+				b.Cleanup(func() { _ = x.Signal(unix.SIGKILL) })
+			}
+			var d []time.Duration
+			for b.Loop() {
+				next := []isolation.Stack{rotated(b, s.Stacks[0]), rotated(b, s.Stacks[1])}
+				t := time.Now()
+				if err := box.Exchange(b.Context(), next...); err != nil {
+					b.Fatal(err)
+				}
+				d = append(d, time.Since(t))
+			}
+			report(b, "exchange", d)
+		})
 	}
 }
