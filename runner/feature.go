@@ -39,8 +39,9 @@ type FeatureInfo struct {
 	Head      string            `json:"head,omitempty"`        // checkpoint that the current state goes on from
 	Saved     int               `json:"checkpoints,omitempty"` // how many checkpoints there are
 	Origin    string            `json:"origin,omitempty"`      // id of the feature that it was forked from
-	Disk      *DiskUsage        `json:"disk,omitempty"`
-	Tasks     []TaskInfo        `json:"tasks,omitempty"` // oldest first; not in lists
+	Disk      *DiskUsage        `json:"disk,omitempty"`        // in lists and of busy features -1 is used: nobody has looked
+	Damaged   string            `json:"damaged,omitempty"`     // what of it cannot be used, and why
+	Tasks     []TaskInfo        `json:"tasks,omitempty"`       // oldest first; not in lists
 }
 
 // TaskInfo is what `inspect` shows of a task.
@@ -105,17 +106,22 @@ func (s *Supervisor) Features(ctx context.Context, all bool) ([]FeatureInfo, err
 		return nil, err
 	}
 	list := []FeatureInfo{}
+	held := flock.Holders()
 	for _, f := range records {
-		if info := s.info(&f); all || info.Live {
+		if info := s.info(&f, held); all || info.Live {
 			list = append(list, info)
 		}
 	}
 	return list, nil
 }
 
-func (s *Supervisor) info(f *FeatureRecord) FeatureInfo {
+// info is what the journal says of a feature, and its lock.
+func (s *Supervisor) info(f *FeatureRecord, held flock.Table) FeatureInfo {
 	i := FeatureInfo{ID: f.ID, Name: f.Name, Workspace: f.Workspace, Labels: f.Labels, Created: f.Created, Updated: f.Created,
-		Dir: s.featureDir(f.ID)}
+		Dir: s.featureDir(f.ID), Detached: f.Detached, TTL: f.TTL, Idle: f.Idle, Origin: f.Origin, Damaged: f.Damaged}
+	if f.Mechanism != "" {
+		i.Disk = &DiskUsage{Mechanism: f.Mechanism, Limit: int64(f.Disk), InodeLimit: int64(f.Inodes), Used: -1, Inodes: -1}
+	}
 	if t := f.Last; t != nil {
 		i.State, i.Updated, i.Live = t.State, t.Updated, !t.State.Ended()
 		if len(t.Steps) > 0 {
@@ -124,6 +130,11 @@ func (s *Supervisor) info(f *FeatureRecord) FeatureInfo {
 		if r := result(t); r != nil {
 			i.Verdict = r.Verdict
 		}
+	}
+	if x := s.session(f.ID); x != nil {
+		i.Live = true
+	} else {
+		i.Live = (i.Live || f.Detached) && held.Alive(lockFile(s.featureDir(f.ID)))
 	}
 	return i
 }
@@ -153,9 +164,24 @@ func (s *Supervisor) Feature(ctx context.Context, ref string) (*FeatureInfo, err
 	if len(tasks) > 0 {
 		f.Last = &tasks[len(tasks)-1]
 	}
-	info := s.info(&f)
+	info := s.info(&f, flock.Holders())
 	for i := range tasks {
 		info.Tasks = append(info.Tasks, taskInfo(&tasks[i]))
+	}
+	rows, err := s.opt.Journal.Checkpoints(ctx, f.ID)
+	if err != nil {
+		return nil, err
+	}
+	info.Saved = len(rows)
+	err = s.use(ctx, f.ID, reading, func(x *session) error {
+		info.Head = x.layers.Info().Head
+		if u := x.diskUsage(); u != nil {
+			info.Disk = u
+		}
+		return nil
+	})
+	if err != nil && CodeOf(err) != CodeBusy { // it is shown all the same
+		info.Damaged = cmp.Or(info.Damaged, err.Error())
 	}
 	return &info, nil
 }
@@ -486,13 +512,30 @@ func (s *Supervisor) Logs(ctx context.Context, ref string, o LogOptions, stdout,
 	if id == "" {
 		return notFound("task", o.Task)
 	}
-	err = logfile.Replay(s.logPath(f.ID, id), func(r logfile.Record) error {
+	do := func(r logfile.Record) error {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		return o.write(r, stdout, stderr)
-	})
+	}
+	if log := s.liveLog(f.ID, id); o.Follow && log != nil {
+		err = log.Follow(ctx, do)
+	} else {
+		err = logfile.Replay(s.logPath(f.ID, id), do)
+	}
 	return typed(err, "reading the log of "+f.Name)
+}
+
+// liveLog is the log of a task that runs in this process, or nil.
+func (s *Supervisor) liveLog(feature, task string) *logfile.Writer {
+	if x := s.session(feature); x != nil {
+		for _, t := range x.running() {
+			if t.res.TaskID == task {
+				return t.steps.Log
+			}
+		}
+	}
+	return nil
 }
 
 func (s *Supervisor) logPath(feature, task string) string {

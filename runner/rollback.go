@@ -121,7 +121,7 @@ var errRolledBack = errors.New("the feature was rolled back")
 func heldError(feature string, holders []isolation.Holder) *Error {
 	var names []string
 	for _, h := range holders {
-		name := fmt.Sprintf("%d (%s: %s %s)", h.PID, h.Command, h.What, path.Join(h.Target, h.Path))
+		name := fmt.Sprintf("%d (%s: %s %s)", h.PID, h.Command, h.What, cmp.Or(h.Path, h.Target))
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -243,7 +243,7 @@ func (n *session) forkFrom(ctx context.Context, x *session, at string) (err erro
 	from := x.openOptions(ctx, true)
 	from.Resolve = func(id string) (string, error) { return n.resolve(ctx, id) }
 	n.layers, err = forkLayers(ctx, n.feature.Driver, from, at, snapshot.CreateOptions{Dir: n.base(), Workspace: n.feature.Workspace,
-		Feature: n.feature.ID, Bases: n.s.bases(), Owner: n.owner(), UserXattr: !n.s.privileged()})
+		Feature: n.feature.ID, Bases: n.s.bases(), Owner: n.owner(), UserXattr: !n.s.privileged(), Journal: n.dir, Sync: n.syncer()})
 	if err != nil {
 		return err
 	}

@@ -148,11 +148,19 @@ func (x *session) open(ctx context.Context, a access) (err error) {
 }
 
 func (x *session) openOptions(ctx context.Context, readOnly bool) snapshot.OpenOptions {
-	return snapshot.OpenOptions{Dir: x.base(), Feature: x.feature.ID, Bases: x.s.bases(), ReadOnly: readOnly,
+	return snapshot.OpenOptions{Dir: x.base(), Feature: x.feature.ID, Bases: x.s.bases(), ReadOnly: readOnly, Journal: x.dir, Sync: x.syncer(),
 		Resolve: func(id string) (string, error) { return x.resolve(ctx, id) }}
 }
 
 func (s *Supervisor) bases() string { return filepath.Join(s.state, "bases") }
+
+// syncer makes a unit durable; nil where its file system does that itself.
+func (x *session) syncer() func() error {
+	if x.unit == nil {
+		return nil
+	}
+	return x.unit.Sync
+}
 
 // base is where the layers lie.
 func (x *session) base() string {
@@ -209,7 +217,7 @@ func (x *session) make(ctx context.Context) (err error) {
 			return err
 		}
 		x.layers, err = createLayers(x.feature.Driver, snapshot.CreateOptions{Dir: x.base(), Workspace: x.feature.Workspace,
-			Feature: x.feature.ID, Bases: x.s.bases(), Owner: owner, UserXattr: !x.s.privileged()})
+			Feature: x.feature.ID, Bases: x.s.bases(), Owner: owner, UserXattr: !x.s.privileged(), Journal: x.dir, Sync: x.syncer()})
 	} else {
 		err = x.open(ctx, writing)
 	}

@@ -1,0 +1,451 @@
+package runner_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// shown reads a file of a state, "" when it is not there.
+func shown(t *testing.T, b *bench, ref, path string) string {
+	t.Helper()
+	c, err := b.Change(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range c.Entries {
+		if e.Path == path && e.Kind != "deleted" {
+			var text bytes.Buffer
+			if err := b.Diff(t.Context(), ref, &text, snapshot.DiffOptions{Paths: []string{path}}); err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(text.String()) {
+				if rest, ok := strings.CutPrefix(line, "+"); ok && !strings.HasPrefix(line, "+++") {
+					return strings.TrimSpace(rest)
+				}
+			}
+		}
+	}
+	return ""
+}
+
+func steps(b *bench, feature string, scripts ...string) runner.Request {
+	r := b.request("true")
+	r.Feature, r.Steps = feature, nil
+	for _, s := range scripts {
+		r.Steps = append(r.Steps, runner.Step{Args: []string{"sh", "-c", s}})
+	}
+	return r
+}
+
+// reasons lists why a feature's checkpoints were made.
+func reasons(list []runner.Checkpoint) (all []string) {
+	for _, c := range list {
+		all = append(all, c.Reason)
+	}
+	return all
+}
+
+func TestCheckpointsOfATask(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	res, _, _ := run(t, b, steps(b, "f", "echo one > x", "true", "echo three > x"))
+	list, err := b.Checkpoints(t.Context(), "f")
+	if err != nil || !slices.Equal(reasons(list), []string{"start", "step", "step", "step"}) {
+		t.Fatalf("%v %v", reasons(list), err)
+	}
+	for i, c := range list {
+		if c.TaskID != res.TaskID || c.Step != i || c.FeatureID != res.FeatureID || c.Feature != "f" {
+			t.Errorf("%d: %+v", i, c)
+		}
+	}
+	if list[2].AliasOf != list[1].ID || !slices.Contains(list[1].Aliases, list[2].ID) {
+		t.Errorf("a step that changed nothing has a state of its own: %+v", list[2])
+	}
+	if !list[3].Head || list[3].Parent != list[1].ID {
+		t.Errorf("%+v", list[3])
+	}
+	if got := shown(t, b, "f@"+list[2].ID, "x") + shown(t, b, "f@start", "x") + shown(t, b, "f", "x"); got != "onethree" {
+		t.Errorf("%q", got)
+	}
+	task, err := b.Task(t.Context(), res.TaskID)
+	if err != nil || task.Steps[0].Checkpoint != list[1].ID || task.Steps[1].Checkpoint != list[2].ID {
+		t.Errorf("%+v %v", task, err)
+	}
+	good, err := b.CheckpointOf(t.Context(), "f@last-good")
+	if err != nil || good.ID != list[3].ID || len(good.Verdicts) == 0 {
+		t.Errorf("%+v %v", good, err)
+	}
+}
+
+func TestRollback(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	run(t, b, steps(b, "f", "echo one > x; echo a > a", "echo two > x; echo b > b; rm a"))
+	list, err := b.Checkpoints(t.Context(), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dry, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: list[1].ID, DryRun: true})
+	if err != nil || !dry.DryRun || shown(t, b, "f", "x") != "two" {
+		t.Fatalf("%+v %v", dry, err)
+	}
+	r, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: list[1].ID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(t, b, "f", "x") + shown(t, b, "f", "a") + shown(t, b, "f", "b"); got != "onea" || r.To.ID != list[1].ID {
+		t.Fatalf("%q %+v", got, r)
+	}
+	if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: r.Undo.ID}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(t, b, "f", "x") + shown(t, b, "f", "a") + shown(t, b, "f", "b"); got != "twob" {
+		t.Fatalf("%q", got)
+	}
+	// Only some paths: x goes back, b stays.
+	if r, err = b.Rollback(t.Context(), "f", runner.RollbackOptions{To: list[1].ID, Paths: []string{"x", "a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(t, b, "f", "x") + shown(t, b, "f", "a") + shown(t, b, "f", "b"); got != "oneab" {
+		t.Fatalf("%q %+v", got, r)
+	}
+	if _, err = b.Rollback(t.Context(), "f", runner.RollbackOptions{To: "start", Smart: []string{"/workspace/b"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(t, b, "f", "x") + shown(t, b, "f", "b"); got != "one" {
+		t.Fatalf("%q", got)
+	}
+	_, err = b.Rollback(t.Context(), "f", runner.RollbackOptions{To: "nonsense"})
+	wantError(t, err, runner.CodeNotFound, runner.ExitRefused)
+}
+
+func TestForeignCheckpoint(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	run(t, b, steps(b, "f", "echo one > x"))
+	run(t, b, steps(b, "g", "echo two > x"))
+	g, err := b.CheckpointOf(t.Context(), "g@head")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range map[string]error{
+		"rollback": second(b.Rollback(t.Context(), "f", runner.RollbackOptions{To: g.ID})),
+		"diff":     second(b.Change(t.Context(), "f@"+g.ID)),
+		"between":  second(b.ChangeBetween(t.Context(), "f", "f@"+g.ID)),
+		"fork":     second(b.Fork(t.Context(), "f@"+g.ID, "h")),
+		"label":    b.Label(t.Context(), "f@"+g.ID, "x"),
+		"drop":     b.DropCheckpoints(t.Context(), "f@"+g.ID),
+	} {
+		if runner.CodeOf(err) != runner.CodeNotFound {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestForkHasItsOwnLife(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	run(t, b, steps(b, "f", "echo one > x; cat /etc/machine-id > /tmp/../workspace/id", "echo two > x"))
+	list, err := b.Checkpoints(t.Context(), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := b.Fork(t.Context(), "f@"+list[1].ID, "g")
+	if err != nil || info.Name != "g" || info.Origin != list[0].FeatureID {
+		t.Fatalf("%+v %v", info, err)
+	}
+	_, out, errs := run(t, b, steps(b, "g", "cat x; cmp -s id /etc/machine-id || echo other; echo three > x; stat -c %u x"))
+	if out != "one\nother\n1000\n" {
+		t.Fatalf("%q %s", out, errs)
+	}
+	if got := shown(t, b, "f", "x") + shown(t, b, "g", "x"); got != "twothree" {
+		t.Fatal(got)
+	}
+	// What the fork stands on stays when its origin goes, and goes with it.
+	if err := b.Remove(t.Context(), []string{"f"}, true); err != nil {
+		t.Fatal(err)
+	}
+	if _, out, errs := run(t, b, steps(b, "g", "cat x id | wc -l")); out != "2\n" {
+		t.Fatalf("%q %s", out, errs)
+	}
+	if err := b.Remove(t.Context(), []string{"g"}, true); err != nil {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(filepath.Join(b.state, "features"))
+	if err != nil || len(left) != 0 {
+		t.Fatalf("%v %v", left, err)
+	}
+}
+
+func TestDetached(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	r := steps(b, "f", "echo one > x; echo up")
+	r.Detach = true
+	task, err := b.Start(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := task.Wait(t.Context())
+	if err != nil || res.Verdict != runner.VerdictOK || task.Feature() != "f" {
+		t.Fatalf("%+v %v", res, err)
+	}
+	if live := b.Live(); len(live) != 1 || live[0] != task.FeatureID() {
+		t.Fatal(live)
+	}
+	var out bytes.Buffer
+	x := steps(b, "", "cat x; echo two > x")
+	x.Stdout, x.Profile = &out, nil
+	if res, err = b.Exec(t.Context(), "f", x); err != nil || res.Verdict != runner.VerdictOK || out.String() != "one\n" {
+		t.Fatalf("%q %+v %v", out.String(), res, err)
+	}
+	c, err := b.Checkpoint(t.Context(), "f", runner.CheckpointOptions{Label: "here", Key: "k"})
+	if err != nil || c.Label != "here" {
+		t.Fatal(c, err)
+	}
+	if again, err := b.Checkpoint(t.Context(), "f", runner.CheckpointOptions{Label: "here", Key: "k"}); err != nil || again.ID != c.ID {
+		t.Fatal(again, err)
+	}
+	if res, err = b.Exec(t.Context(), "f", steps(b, "", "rm x; mkdir x")); err != nil || !res.OK() {
+		t.Fatal(res, err)
+	}
+	if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: "here"}); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	x = steps(b, "", "cat x")
+	x.Stdout = &out
+	if _, err = b.Exec(t.Context(), "f", x); err != nil || out.String() != "two\n" {
+		t.Fatalf("%q %v", out.String(), err)
+	}
+	if err := b.Stop(t.Context(), []string{"f"}, runner.StopOptions{Seal: true}); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := b.Feature(t.Context(), "f"); err != nil || f.Live || f.Detached || len(b.Live()) != 0 {
+		t.Fatalf("%+v %v", f, err)
+	}
+	_, err = b.Exec(t.Context(), "f", steps(b, "", "true"))
+	wantError(t, err, runner.CodeNotLive, runner.ExitRefused)
+}
+
+// detach starts a feature in which nothing runs.
+func detach(t *testing.T, b *bench, feature string) {
+	t.Helper()
+	r := steps(b, feature)
+	r.Detach = true
+	task, err := b.Start(t.Context(), r)
+	if err == nil {
+		_, err = task.Wait(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if len(b.Live()) > 0 {
+			if err := b.Stop(context.Background(), []string{feature}, runner.StopOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// holding runs a command in a live feature that says when it is ready, until the test ends it.
+func holding(t *testing.T, b *bench, feature, script string) (ended <-chan *runner.Result) {
+	t.Helper()
+	ready := make(chan struct{}, 100)
+	r := steps(b, feature, script)
+	r.Stdout = writer(func(p []byte) (int, error) { ready <- struct{}{}; return len(p), nil })
+	done := make(chan *runner.Result, 1)
+	go func() {
+		res, err := b.Exec(context.Background(), feature, r)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- res
+	}()
+	select {
+	case <-ready:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not begin")
+	}
+	return done
+}
+
+// A checkpoint of a state that a process holds is a copy; the process goes on and notices nothing.
+func TestCheckpointUnderAHolder(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	detach(t, b, "f")
+	ended := holding(t, b, "f", "exec 3> log; i=0; while [ ! -e /tmp/stop ]; do i=$((i+1)); echo $i >&3; echo $i > last.new; mv last.new last; [ $i = 2 ] && echo up; sleep 0.01; done; wc -l < log > lines; cat last > end")
+	var ids []string
+	for range 3 {
+		c, err := b.Checkpoint(t.Context(), "f", runner.CheckpointOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, c.ID)
+	}
+	if _, err := b.Exec(t.Context(), "f", steps(b, "", "touch /tmp/stop")); err != nil {
+		t.Fatal(err)
+	}
+	if res := <-ended; res.Verdict != runner.VerdictOK {
+		t.Fatalf("%+v", res)
+	}
+	if lines, last := shown(t, b, "f", "lines"), shown(t, b, "f", "end"); lines != last {
+		t.Fatalf("%s lines, %s turns", lines, last)
+	}
+	for i, id := range ids {
+		if got := shown(t, b, "f@"+id, "last"); got == "" {
+			t.Errorf("checkpoint %d shows nothing", i)
+		}
+	}
+}
+
+func TestRollbackOfALiveFeature(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	detach(t, b, "f")
+	if _, err := b.Exec(t.Context(), "f", steps(b, "", "echo one > x")); err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.Checkpoint(t.Context(), "f", runner.CheckpointOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Exec(t.Context(), "f", steps(b, "", "echo two > x")); err != nil {
+		t.Fatal(err)
+	}
+	ended := holding(t, b, "f", "echo up; exec sleep 60")
+	_, err = b.Rollback(t.Context(), "f", runner.RollbackOptions{To: c.ID, Keep: true})
+	e := wantError(t, err, runner.CodeHeld, runner.ExitRefused)
+	if !strings.Contains(e.Cause, "cwd /workspace") {
+		t.Errorf("%s does not name the holder", e.Cause)
+	}
+	away := holding(t, b, "f", "cd /; echo up; exec sleep 60")
+	r, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: c.ID})
+	if err != nil || len(r.Stopped) == 0 {
+		t.Fatalf("%+v %v", r, err)
+	}
+	for _, done := range []<-chan *runner.Result{ended, away} {
+		if res := <-done; res.Verdict != runner.VerdictCancelled {
+			t.Fatalf("%+v", res)
+		}
+	}
+	if got := shown(t, b, "f", "x"); got != "one" {
+		t.Fatal(got)
+	}
+	away = holding(t, b, "f", "cd /; echo up; exec sleep 60")
+	if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: r.Undo.ID, Keep: true}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(t, b, "f", "x"); got != "two" {
+		t.Fatal(got)
+	}
+	if err := b.Kill(t.Context(), "f", syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if res := <-away; res.Verdict != runner.VerdictSignalled {
+		t.Fatalf("%+v", res)
+	}
+}
+
+func TestResume(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	script := "cat x; echo again >> x; test -e ok && exit 0; echo first > mess; cat /etc/machine-id > id; exit 3"
+	res, _, _ := run(t, b, steps(b, "f", "echo one > x; echo first", script, "echo last"))
+	if res.Verdict != runner.VerdictNonzero || res.State != runner.StateFailed {
+		t.Fatalf("%+v", res)
+	}
+	var out bytes.Buffer
+	again, err := b.Resume(t.Context(), res.TaskID, runner.ResumeOptions{Stdout: &out})
+	if err != nil || again.Verdict != runner.VerdictNonzero || out.String() != "one\n" || again.TaskID != res.TaskID {
+		t.Fatalf("%q %+v %v", out.String(), again, err)
+	}
+	if again.Steps[0].State != runner.StepDone || again.Steps[1].State != runner.StepFailed {
+		t.Fatalf("%+v", again.Steps)
+	}
+	other := *b.profile
+	other.Digest = "sha256:0123456789abcdef"
+	_, err = b.Resume(t.Context(), res.TaskID, runner.ResumeOptions{Profile: &other})
+	wantError(t, err, runner.CodeConfiguration, runner.ExitRefused)
+	if err := os.WriteFile(filepath.Join(b.workspace, "ok"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	again, err = b.Resume(t.Context(), "f", runner.ResumeOptions{Stdout: &out})
+	if err != nil || again.Verdict != runner.VerdictOK || again.State != runner.StateSucceeded || out.String() != "one\nlast\n" {
+		t.Fatalf("%q %+v %v", out.String(), again, err)
+	}
+	if got := shown(t, b, "f", "mess"); got != "" {
+		t.Errorf("what the failed step left is still there: %q", got)
+	}
+	_, err = b.Resume(t.Context(), res.TaskID, runner.ResumeOptions{})
+	wantError(t, err, runner.CodeUsage, runner.ExitRefused)
+}
+
+func TestResumeAsks(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	for name, test := range map[string]struct {
+		retry   bool
+		options runner.ResumeOptions
+		out     string
+		code    string
+	}{
+		"asks":        {code: runner.CodeResume},
+		"may":         {retry: true, out: "on\nend\n"},
+		"yes":         {options: runner.ResumeOptions{RetryInterrupted: true}, out: "on\nend\n"},
+		"leave it so": {options: runner.ResumeOptions{SkipInterrupted: true}, out: "end\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			r := steps(b, "", "echo begun", "echo on; test -e /workspace/go || exec sleep 60", "echo end")
+			r.Steps[1].Retry = test.retry
+			r.Stdout = writer(func(p []byte) (int, error) {
+				if bytes.Contains(p, []byte("on")) {
+					cancel(errors.New("enough"))
+				}
+				return len(p), nil
+			})
+			res, err := b.Run(ctx, r)
+			if err != nil || res.State != runner.StateCancelled || res.Steps[1].State != runner.StepInterrupted {
+				t.Fatalf("%+v %v", res, err)
+			}
+			if err := os.WriteFile(filepath.Join(b.workspace, "go"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			defer os.Remove(filepath.Join(b.workspace, "go"))
+			var out bytes.Buffer
+			test.options.Stdout = &out
+			res, err = b.Resume(t.Context(), res.TaskID, test.options)
+			if test.code != "" {
+				if e := wantError(t, err, test.code, runner.ExitPerson); !strings.Contains(e.Remedy, "--retry-interrupted") {
+					t.Fatal(e.Remedy)
+				}
+				return
+			}
+			if err != nil || res.Verdict != runner.VerdictOK || out.String() != test.out {
+				t.Fatalf("%q %+v %v", out.String(), res, err)
+			}
+		})
+	}
+}
+
+func TestKeys(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	r := steps(b, "f", "echo x >> x")
+	r.Key = "order 1"
+	first, _, _ := run(t, b, r)
+	second, _, _ := run(t, b, r)
+	if first.TaskID != second.TaskID || shown(t, b, "f", "x") != "x" {
+		t.Fatalf("%+v", second)
+	}
+	r.Steps[0].Args = []string{"true"}
+	_, err := b.Run(t.Context(), r)
+	wantError(t, err, runner.CodeKey, runner.ExitRefused)
+}
