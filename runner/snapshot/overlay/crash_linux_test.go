@@ -1,15 +1,24 @@
 package overlay
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 )
 
 // crash is what a test's Step throws.
@@ -26,13 +35,54 @@ func crashing(n int, do func()) (crashed bool) {
 			crashed = true
 		}
 	}()
-	book.Step = func(string) {
+	step := func(string) {
 		if n--; n < 0 {
 			panic(crash{})
 		}
 	}
+	book.Step = step
 	do()
 	return false
+}
+
+// crashVariable has the test program die in a promote: the number of steps, and the box's directory.
+const crashVariable = "CAISSON_TEST_CRASH"
+
+// TestCrashChild is the process that dies: a promote works in several goroutines.
+func TestCrashChild(t *testing.T) {
+	var n atomic.Int64
+	count, dir, ok := strings.Cut(os.Getenv(crashVariable), " ")
+	if !ok {
+		return
+	}
+	left, err := strconv.Atoi(count)
+	must(t, err)
+	n.Store(int64(left))
+	b := &box{TB: t, dir: dir, ws: filepath.Join(dir, "ws"), feature: "f"}
+	l, err := Open(b.open())
+	must(t, err)
+	b.l = l.(*layers)
+	step := func(string) {
+		if n.Add(-1) < 0 {
+			_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+			select {}
+		}
+	}
+	book.Step, journal.Step = step, step
+	b.promote()
+}
+
+// dieInPromote lets a child promote and die after n steps; false: it did not come to that.
+func (b *box) dieInPromote(n int) bool {
+	b.Helper()
+	b.unmount()
+	cmd := exec.Command(os.Args[0], "-test.run=^TestCrashChild$")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %s", crashVariable, n, b.dir))
+	out, err := cmd.CombinedOutput()
+	if err != nil && cmd.ProcessState.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+		b.Fatalf("%v: %s", err, out)
+	}
+	return err != nil
 }
 
 // snap is everything of a feature that must be of the old or of the new state.
@@ -135,6 +185,70 @@ func crashBox(t *testing.T) *box {
 	b.seal("two")
 	b.write("a", "3")
 	return b
+}
+
+// importOf exports a checkpoint and makes another one of that.
+func (b *box) importOf(id, as string) {
+	b.Helper()
+	var tar bytes.Buffer
+	digest, err := b.l.Export(b.Context(), id, &tar, snapshot.ExportOptions{Full: true})
+	must(b, err)
+	_, err = b.l.Import(b.Context(), &tar, snapshot.ImportOptions{ID: as, Digest: digest})
+	must(b, err)
+}
+
+// promote applies what the feature changed.
+func (b *box) promote() {
+	b.Helper()
+	c, err := b.l.Change(b.Context(), snapshot.Base, snapshot.Current)
+	must(b, err)
+	_, err = b.l.Promote(b.Context(), c, snapshot.PromoteOptions{})
+	must(b, err)
+}
+
+// TestCrashWhilePromoting: the workspace is the old or the new one, and the feature goes with it.
+func TestCrashWhilePromoting(t *testing.T) {
+	b := crashBox(t)
+	b.promote()
+	b.mount()
+	now, seen := b.now(), map[string]bool{}
+	for n := 0; ; n++ {
+		b := crashBox(t)
+		shown := b.now()
+		if !b.dieInPromote(n) {
+			break
+		}
+		b.reopen()
+		ws, s := read(t, b.ws), b.l.book.State()
+		seen[ws] = true
+		switch ws {
+		case "base=base": // as it was
+			if s.Head != "two" || b.now() != shown {
+				t.Errorf("after step %d: the workspace is the old one, the feature is on %q and shows %q", n, s.Head, b.now())
+			}
+			b.promote()
+			b.mount()
+		case "a=3 base=base":
+			if s.Head != "" || b.now() != now {
+				t.Errorf("after step %d: the workspace is the new one, the feature is on %q and shows %q", n, s.Head, b.now())
+			}
+		default:
+			t.Fatalf("after step %d the workspace holds %q", n, ws)
+		}
+		collect(b)
+		if left := leftovers(b); left != "" {
+			t.Errorf("after step %d: left over: %s", n, left)
+		}
+		b.write("b", "next")
+		b.seal("next")
+		b.promote()
+		if got := read(t, b.ws); got != "a=3 b=next base=base" {
+			t.Errorf("after step %d, the next promote made %q", n, got)
+		}
+	}
+	if len(seen) != 2 {
+		t.Errorf("crashes led to %v", seen)
+	}
 }
 
 func collect(b *box) {
