@@ -106,28 +106,15 @@ func (p *Profile) IDs() (uid, gid uint32) {
 	return uid, gid
 }
 
-// Unsupported returns an *isolation.UnsupportedError for what the policy asks and this version cannot enforce. A disk
-// quota can be waived by allow_weaker; a network rule cannot, because without its gateway it would mean the host's network.
+// Unsupported returns an *isolation.UnsupportedError for what the policy asks and this version cannot enforce. A network
+// rule cannot be waived, because without its gateway it would mean the host's network.
 func (e *Effective) Unsupported() error {
-	if e.Network.Mode != "none" {
-		return &isolation.UnsupportedError{Control: isolation.ControlNetworkRules,
-			Reason: fmt.Sprintf("network %s (%s): this version has no egress gateway", e.Network.Mode, e.Origins["network.mode"]),
-			Remedy: "--network none"}
-	}
-	path := ""
-	switch {
-	case slices.Contains(e.AllowWeaker, isolation.ControlDiskQuota):
-	case e.Limits.Disk != nil:
-		path = "limits.disk"
-	case e.Limits.Inodes != nil:
-		path = "limits.inodes"
-	}
-	if path == "" {
+	if e.Network.Mode == "none" {
 		return nil
 	}
-	return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota,
-		Reason: fmt.Sprintf("%s (%s): this version has no disk quota", path, e.Origins[path]),
-		Remedy: "leave the limit out, or --allow-weaker disk_quota"}
+	return &isolation.UnsupportedError{Control: isolation.ControlNetworkRules,
+		Reason: fmt.Sprintf("network %s (%s): this version has no egress gateway", e.Network.Mode, e.Origins["network.mode"]),
+		Remedy: "--network none"}
 }
 
 // Vars returns the variables that pass_env and env give to a command, env winning; host is the caller's environment.

@@ -52,12 +52,15 @@ func TestDefault(t *testing.T) {
 	e := load(t, LoadOptions{})
 	want := quota.Limits{CPUs: 2 * quota.CPU, Memory: 2 * quota.GiB, Pids: 512, Output: 256 * quota.MiB, Tmp: 512 * quota.MiB}
 	want.Timeout, _ = quota.ParseDuration("10m")
-	if e.Limits != want {
+	if l := e.Limits; l.Disk == nil || *l.Disk != quota.GiB || l.Inodes == nil || *l.Inodes != 200_000 || e.DiskTotal != 10*quota.GiB {
+		t.Errorf("disk: %+v, %s", l, e.DiskTotal)
+	}
+	got := e.Limits
+	got.Disk, got.Inodes = nil, nil
+	if got != want {
 		t.Errorf("limits %+v", e.Limits)
 	}
-	all := slices.DeleteFunc(isolation.Controls(), func(c isolation.Control) bool {
-		return c == isolation.ControlDiskQuota || c == isolation.ControlNetworkRules
-	})
+	all := slices.DeleteFunc(isolation.Controls(), func(c isolation.Control) bool { return c == isolation.ControlNetworkRules })
 	if !slices.Equal(e.Controls.Required, all) {
 		t.Errorf("required %v, want %v", e.Controls.Required, all)
 	}
@@ -92,6 +95,7 @@ func TestBuiltins(t *testing.T) {
 		{int64(strict.Limits.CPUs), int64(base.Limits.CPUs)}, {int64(strict.Limits.Memory), int64(base.Limits.Memory)},
 		{int64(strict.Limits.Pids), int64(base.Limits.Pids)}, {int64(strict.Limits.Timeout), int64(base.Limits.Timeout)},
 		{int64(strict.Limits.Output), int64(base.Limits.Output)}, {int64(strict.Limits.Tmp), int64(base.Limits.Tmp)},
+		{int64(*strict.Limits.Disk), int64(*base.Limits.Disk)}, {int64(*strict.Limits.Inodes), int64(*base.Limits.Inodes)},
 	} {
 		if pair[0] >= pair[1] {
 			t.Errorf("strict has a limit of %d, default %d", pair[0], pair[1])
@@ -420,9 +424,7 @@ func TestUnsupported(t *testing.T) {
 	}{
 		{map[string][]string{"network": {"open"}}, isolation.ControlNetworkRules},
 		{map[string][]string{"network": {"allow"}, "allow-weaker": {"network_rules"}}, isolation.ControlNetworkRules},
-		{map[string][]string{"disk": {"1g"}}, isolation.ControlDiskQuota},
-		{map[string][]string{"inodes": {"1000"}}, isolation.ControlDiskQuota},
-		{map[string][]string{"disk": {"1g"}, "allow-weaker": {"disk_quota"}}, ""},
+		{map[string][]string{"disk": {"1g"}, "inodes": {"1000"}}, ""},
 	} {
 		err := load(t, LoadOptions{Flags: c.flags}).Unsupported()
 		var u *isolation.UnsupportedError
