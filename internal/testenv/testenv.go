@@ -16,6 +16,9 @@ const Variable = "CAISSON_TEST_REQUIRE"
 // features is the closed vocabulary of what a test may need.
 var features = []string{
 	"root", "cgroups", "userns", "overlay", "idmap", "vm", "docker", "runc", "bwrap", "go", "make", "node", "unprivileged",
+	// Disks: loop devices with ext4, images of other file systems, project quota (in the virtual machine only, mostly), and
+	// a host without overlayfs.
+	"loop", "btrfs", "xfs", "prjquota", "nooverlay",
 }
 
 // Features returns every feature that Need knows.

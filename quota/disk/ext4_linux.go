@@ -202,7 +202,9 @@ func recoverImage(ctx context.Context, p *place, image *os.File) error {
 		return fmt.Errorf("%w: feature %s was open when the power was lost, and its disk must be checked: %w", ErrDamaged, p.id, err)
 	}
 	const repaired, reboot = 1, 2 // exit status bits of e2fsck(8)
-	out, err := exec.CommandContext(ctx, fsck, "-f", "-y", image.Name()).CombinedOutput()
+	c := exec.CommandContext(ctx, fsck, "-f", "-y", inherited)
+	c.ExtraFiles = []*os.File{image}
+	out, err := c.CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && exit.ExitCode()&^(repaired|reboot) == 0 {
 		err = nil
 	}

@@ -186,11 +186,11 @@ func (s *Store) Room(l Limits) (Room, error) {
 			left -= u.onHost()
 		}
 	}
-	if l.Total > 0 {
-		left = min(left, l.Total-r.Promised)
-	}
 	if l.Bytes > 0 {
-		r.More = int(max(left, 0) / l.Bytes)
+		r.More = int(max(left, 0) / firstSize(l))
+		if l.Total > 0 {
+			r.More = min(r.More, int(max(l.Total-r.Promised, 0)/l.Bytes))
+		}
 	}
 	return r, nil
 }

@@ -42,7 +42,8 @@ type record struct {
 	Version   int          `json:"version"`
 	Mechanism Mechanism    `json:"mechanism"`
 	Bytes     quota.Bytes  `json:"bytes"`
-	Inodes    *quota.Count `json:"inodes"` // null: no limit
+	Inodes    *quota.Count `json:"inodes"`          // null: no limit
+	Total     quota.Bytes  `json:"total,omitempty"` // Limits.Total, for when it is opened again
 	Created   time.Time    `json:"created"`
 
 	// Idle is what the unit takes of the host while nobody has it open; nil: all that it is promised.
@@ -72,7 +73,7 @@ func (r *record) onHost() quota.Bytes {
 	return max(r.Bytes, r.Size)
 }
 
-func (r *record) limits() Limits { return Limits{Bytes: r.Bytes, Inodes: r.Inodes} }
+func (r *record) limits() Limits { return Limits{Bytes: r.Bytes, Inodes: r.Inodes, Total: r.Total} }
 
 // place is a feature's unit, whether it exists or not.
 type place struct {
@@ -197,11 +198,11 @@ func (s *Store) Create(ctx context.Context, id string, m Mechanism, l Limits) (*
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return nil, err
 	}
-	p.record = record{Version: recordVersion, Mechanism: m, Bytes: l.Bytes, Inodes: l.Inodes, Created: time.Now().UTC()}
+	p.record = record{Version: recordVersion, Mechanism: m, Bytes: l.Bytes, Inodes: l.Inodes, Total: l.Total, Created: time.Now().UTC()}
 	if err := how.plan(ctx, p); err != nil {
 		return nil, err
 	}
-	if err := s.admit(ctx, p, l.Total); err != nil {
+	if err := s.admit(ctx, p); err != nil {
 		return nil, err
 	}
 	if err := how.create(ctx, p); err != nil {
@@ -220,7 +221,7 @@ func (s *Store) Create(ctx context.Context, id string, m Mechanism, l Limits) (*
 }
 
 // admit promises a new unit its space, by writing its record.
-func (s *Store) admit(ctx context.Context, p *place, total quota.Bytes) error {
+func (s *Store) admit(ctx context.Context, p *place) error {
 	unlock, err := s.lock()
 	if err != nil {
 		return err
@@ -229,7 +230,7 @@ func (s *Store) admit(ctx context.Context, p *place, total quota.Bytes) error {
 	if _, err := os.Lstat(filepath.Join(p.dir, recordName)); err == nil {
 		return fmt.Errorf("the disk unit of feature %s: %w", p.id, fs.ErrExist)
 	}
-	if err := s.makeRoom(ctx, p, need{p.promised(), p.onHost()}, total); err != nil {
+	if err := s.makeRoom(ctx, p, need{p.promised(), p.onHost()}, p.Total); err != nil {
 		return err
 	}
 	return p.write()
@@ -286,7 +287,7 @@ func (p *place) wake(ctx context.Context) error {
 	if p.Idle == nil {
 		return nil
 	}
-	if err := p.makeRoom(ctx, p, need{host: max(p.Bytes, p.Size) - *p.Idle}, 0); err != nil {
+	if err := p.makeRoom(ctx, p, need{p.Bytes, max(p.Bytes, p.Size) - *p.Idle}, p.Total); err != nil {
 		return err
 	}
 	if p.Mechanism == Ext4 {

@@ -152,7 +152,7 @@ func (t *template) format(ctx context.Context, file string, l Limits) error {
 	if err := f.Truncate(int64(t.Size)); err != nil {
 		return err
 	}
-	if err := mkfs(ctx, file, inodesFor(l)); err != nil {
+	if err := mkfs(ctx, f, inodesFor(l)); err != nil {
 		return err
 	}
 	loop, err := attach(f)
@@ -218,7 +218,7 @@ func fillInodes(dir string, first, n int) error {
 const ext4Features = "none,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink," +
 	"extra_isize,metadata_csum,metadata_csum_seed"
 
-func mkfs(ctx context.Context, file string, inodes quota.Count) error {
+func mkfs(ctx context.Context, image *os.File, inodes quota.Count) error {
 	program, err := tool("mkfs.ext4")
 	if err != nil {
 		return err
@@ -230,13 +230,18 @@ func mkfs(ctx context.Context, file string, inodes quota.Count) error {
 	} else {
 		args = append(args, "-i", strconv.Itoa(blockSize))
 	}
-	c := exec.CommandContext(ctx, program, append(args, file)...)
+	c := exec.CommandContext(ctx, program, append(args, inherited)...)
 	c.Env = []string{"MKE2FS_CONFIG=/dev/null", "LC_ALL=C"}
+	c.ExtraFiles = []*os.File{image}
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %.300s", program, err, bytes.TrimSpace(out))
 	}
 	return nil
 }
+
+// inherited is what a program sees as the first of its ExtraFiles: whatever the image's path is, it is no option, and it
+// may be good for this process only.
+const inherited = "/proc/self/fd/3"
 
 // tool finds a program of e2fsprogs, which are in directories that are not in every PATH.
 func tool(name string) (string, error) {

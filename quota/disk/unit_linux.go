@@ -96,7 +96,7 @@ func (u *Unit) Resize(ctx context.Context, l Limits) error {
 		}
 	}
 	next := u.place.record
-	next.Bytes, next.Inodes = l.Bytes, l.Inodes
+	next.Bytes, next.Inodes, next.Total = l.Bytes, l.Inodes, l.Total
 	if err := u.volume.resize(ctx, u.place, &next); err != nil {
 		return fmt.Errorf("%v: %w", u.place, err)
 	}
