@@ -20,7 +20,7 @@ func Patch(ctx context.Context, t Target, c *tree.Change, path string) (*tree.Pr
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(tree.WriteDiff(ctx, t.Old, t.New, c, f, tree.DiffOptions{MaxFile: 1 << 62}), f.Sync(), f.Close())
+	err = errors.Join(tree.Pair{Old: t.Old, New: t.New}.WriteDiff(ctx, c, f, tree.DiffOptions{MaxFile: 1 << 62}), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}

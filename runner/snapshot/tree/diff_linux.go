@@ -38,9 +38,9 @@ var errTooLarge = errors.New("too large to show")
 
 // WriteDiff prints a change in git's unified format, which git apply and patch take. What that format cannot hold
 // (empty directories, fifos, attributes, files above MaxFile) is told in lines that begin with "caisson:", which
-// they skip. The change must have been read by this process, and the base not have changed since.
-func WriteDiff(ctx context.Context, old, now *View, c *Change, out io.Writer, o DiffOptions) error {
-	if !c.Of(old, now) {
+// they skip. The change must have been read from these views by this process, and they not have changed since.
+func (p Pair) WriteDiff(ctx context.Context, c *Change, out io.Writer, o DiffOptions) error {
+	if !c.Of(p.Old, p.New) {
 		return ErrStaleChange
 	}
 	if o.Context == 0 {
@@ -57,7 +57,7 @@ func WriteDiff(ctx context.Context, old, now *View, c *Change, out io.Writer, o 
 	workers := make([]*differ, max(2, min(4, runtime.GOMAXPROCS(0))))
 	for i := range workers {
 		d := &differ{o: o}
-		d.now, d.old = now.cursors(), old.cursors()
+		d.now, d.old = p.New.cursors(), p.Old.cursors()
 		defer closeAll(d.now)
 		defer closeAll(d.old)
 		workers[i] = d
@@ -81,6 +81,11 @@ func closeAll(all []beneath.Cursor) {
 	for i := range all {
 		all[i].Close()
 	}
+}
+
+// WriteDiff is Pair.WriteDiff.
+func WriteDiff(ctx context.Context, old, now *View, c *Change, out io.Writer, o DiffOptions) error {
+	return Pair{old, now}.WriteDiff(ctx, c, out, o)
 }
 
 // shown is an entry to render. quiet directories are told by what lies below them.

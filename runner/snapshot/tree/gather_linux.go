@@ -13,7 +13,7 @@ import (
 
 // gather puts together what the workers found.
 func (k *walk) gather(all []*found) (*Change, error) {
-	c := &Change{detail: &detail{key: keyOf(k.old, k.now), linked: map[string]string{}}}
+	c := &Change{detail: &detail{key: keyOf(k.old, k.now), old: k.old.layers, now: k.now.layers, linked: map[string]string{}}}
 	links := map[linkKey][]string{}
 	var orphans []orphan
 	var same []string

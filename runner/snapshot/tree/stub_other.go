@@ -35,6 +35,11 @@ func (e *Entry) Source() (root int, path string)                             { r
 func Compare(context.Context, *View, *View, CompareOptions) (*Change, error) { return nil, errPlatform }
 func Merge(context.Context, []Root, *View, string) error                     { return errPlatform }
 
+func (c *Change) Reopen() (Pair, error) { return Pair{}, errPlatform }
+func (p Pair) Close() error             { return nil }
+
+func (p Pair) WriteDiff(context.Context, *Change, io.Writer, DiffOptions) error { return errPlatform }
+
 func WriteDiff(context.Context, *View, *View, *Change, io.Writer, DiffOptions) error {
 	return errPlatform
 }

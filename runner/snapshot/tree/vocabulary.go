@@ -117,6 +117,9 @@ type (
 	Delta = delta.Delta
 )
 
+// Pair is two views that a change was read from.
+type Pair struct{ Old, New *View }
+
 // DiffOptions select what WriteDiff prints.
 type DiffOptions struct {
 	Paths    []string // files or directories, relative; empty: all

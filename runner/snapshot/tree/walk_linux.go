@@ -2,6 +2,7 @@ package tree
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -16,6 +17,7 @@ import (
 // detail is what promoting needs of a walk.
 type detail struct {
 	key       string            // of the views, to refuse another's change
+	old, now  []Root            // their layers
 	conflicts []Conflict        // that belong to no entry, or are known already
 	linked    map[string]string // path → the first path of the change with the same inode, changed or not
 }
@@ -55,6 +57,30 @@ func (e *Entry) Old() (Seen, bool) {
 func (c *Change) Of(old, now *View) bool {
 	return c != nil && c.detail != nil && c.detail.key == keyOf(old, now)
 }
+
+// Reopen opens the views that Compare read the change from: their layers, also when the feature's stack is another one
+// by now because something was promoted. ErrStaleChange for a change that Compare did not read.
+func (c *Change) Reopen() (Pair, error) {
+	if c == nil || c.detail == nil {
+		return Pair{}, ErrStaleChange
+	}
+	old, err := OpenView(c.detail.old)
+	if err != nil {
+		return Pair{}, err
+	}
+	now, err := OpenView(c.detail.now)
+	if err != nil {
+		return Pair{}, errors.Join(err, old.Close())
+	}
+	p := Pair{old, now}
+	if !c.Of(old, now) {
+		return Pair{}, errors.Join(ErrStaleChange, p.Close())
+	}
+	return p, nil
+}
+
+// Close closes both views.
+func (p Pair) Close() error { return errors.Join(p.Old.Close(), p.New.Close()) }
 
 // Found returns the conflicts that Compare met and that belong to no entry.
 func (c *Change) Found() []Conflict { return c.detail.conflicts }

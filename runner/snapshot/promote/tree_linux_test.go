@@ -1,7 +1,6 @@
-package snapshot
+package promote
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,105 +16,9 @@ import (
 
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/kernel"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
-
-func TestCheck(t *testing.T) {
-	dir := t.TempDir()
-	must(t, steps(os.MkdirAll(dir+"/ws/sub", 0o755), os.MkdirAll(dir+"/state/x", 0o755), write(dir+"/file", ""),
-		os.Symlink("ws", dir+"/alias")))
-	for _, c := range []struct {
-		workspace, state string
-		want             error
-	}{
-		{"ws", "state", nil},
-		{"alias", "state", nil},
-		{"missing", "state", ErrMissing},
-		{"file", "state", ErrNotDirectory},
-		{"ws", "ws", ErrContainsState},
-		{"ws", "ws/state/not/yet", ErrContainsState},
-		{"ws", "alias/state/not/yet", ErrContainsState},
-		{"alias", "ws/sub", ErrContainsState},
-		{".", "state", ErrContainsState},
-		{"state/x", "state", ErrInsideState},
-	} {
-		err := Check(filepath.Join(dir, c.workspace), filepath.Join(dir, c.state))
-		var we *WorkspaceError
-		if !errors.Is(err, c.want) || c.want != nil && (!errors.As(err, &we) || we.Remedy == "") {
-			t.Errorf("Check(%s, %s) = %v, want %v", c.workspace, c.state, err, c.want)
-		}
-	}
-	if err := Check("/", dir); !errors.Is(err, ErrContainsState) {
-		t.Errorf("Check(/): %v", err)
-	}
-}
-
-func TestCreate(t *testing.T) {
-	dir := t.TempDir()
-	ws := dir + "/ws"
-	must(t, steps(os.Mkdir(ws, 0o751), unix.Setxattr(ws, "user.x", []byte("v"), 0), unix.Chmod(ws, 0o3751),
-		os.Chtimes(ws, time.Unix(1, 0), time.Unix(2, 3))))
-	w, err := Create(CreateOptions{Dir: dir + "/f", Workspace: ws, Owner: Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}})
-	must(t, err)
-	want := listing(t, ws)["/"]
-	if got := listing(t, w.dir+"/upper")["/"]; got != want {
-		t.Errorf("upper's root is %s, not %s", got, want)
-	}
-	if _, err := Create(CreateOptions{Dir: dir + "/f", Workspace: ws}); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("second Create: %v", err)
-	}
-	if _, err := Create(CreateOptions{Dir: dir + "/g", Workspace: dir + "/missing"}); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("missing workspace: %v", err)
-	}
-	if _, err := Open(dir + "/g"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Open of nothing: %v", err)
-	}
-	must(t, write(w.dir+"/state.json", `{"version":2}`))
-	if _, err := Open(w.dir); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("Open of a newer version: %v", err)
-	}
-	must(t, write(w.dir+"/state.json", ""))
-	if _, err := Open(w.dir); !errors.Is(err, ErrUnusableLayers) {
-		t.Errorf("Open of damage: %v", err)
-	}
-}
-
-func TestWorkspaceReplaced(t *testing.T) {
-	b := newBox(t, project(t))
-	must(t, steps(os.Rename(b.ws, b.ws+".old"), os.Mkdir(b.ws, 0o755)))
-	if _, err := b.w.Change(t.Context()); !errors.Is(err, ErrReplaced) {
-		t.Errorf("replaced: %v", err)
-	}
-	must(t, os.Remove(b.ws))
-	if _, err := b.w.Change(t.Context()); !errors.Is(err, ErrMissing) {
-		t.Errorf("removed: %v", err)
-	}
-	must(t, b.w.Discard(t.Context()))
-	must(t, os.Rename(b.ws+".old", b.ws))
-}
-
-func TestHomeMountpoint(t *testing.T) {
-	b := newBox(t, nil)
-	o := Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	if o.UID == 0 {
-		o = Owner{UID: sandboxID, GID: sandboxID}
-	}
-	must(t, steps(b.w.HomeMountpoint("go/pkg/mod", true, o), b.w.HomeMountpoint("go/pkg/mod", true, o),
-		b.w.HomeMountpoint(".npmrc", false, o), b.w.HomeMountpoint(".npmrc", false, o)))
-	for _, bad := range []string{"../x", "/x", ".", "", "a/../../x", ".npmrc/x"} {
-		if err := b.w.HomeMountpoint(bad, true, o); err == nil {
-			t.Errorf("%q accepted", bad)
-		}
-	}
-	must(t, os.Symlink("/tmp", b.w.dir+"/home/lower/trap"))
-	if err := b.w.HomeMountpoint("trap/x", true, o); err == nil {
-		t.Error("followed a link")
-	}
-	var st unix.Stat_t
-	must(t, unix.Stat(b.w.dir+"/home/lower/go/pkg", &st))
-	if st.Uid != o.UID || st.Mode&0o7777 != 0o755 {
-		t.Errorf("parent is %d %o", st.Uid, st.Mode)
-	}
-}
 
 // TestOwners: whatever ids an upper holds, promote gives new objects to the owner of their directory and leaves others.
 func TestOwners(t *testing.T) {
@@ -163,11 +66,11 @@ func TestHandMade(t *testing.T) {
 	))
 	b.wantChange("deleted dir/a", "deleted dir/b", "deleted dir/sub", "deleted dir/sub/c", "added dir/z",
 		"added empty/e", "deleted gone", "added moved", "added moved/c")
-	f, err := b.w.OpenChanged("moved/c")
+	f, err := b.w.open("moved/c")
 	must(t, err)
 	f.Close()
 	for _, path := range []string{"dir/a", "gone/x", "nowhere/at/all", "moved/nothing", "../x", "dir"} {
-		if f, err := b.w.OpenChanged(path); err == nil {
+		if f, err := b.w.open(path); err == nil {
 			f.Close()
 			t.Errorf("opened %s", path)
 		}
@@ -182,7 +85,7 @@ func TestHandMade(t *testing.T) {
 	u = b.w.dir + "/upper/"
 	b.w.state.UserXattr = true
 	must(t, steps(write(u+"m", "x"), set("m", "metacopy", "")))
-	if _, err := b.w.Change(t.Context()); !errors.Is(err, ErrUnusableLayers) {
+	if _, err := b.w.change(t.Context()); !errors.Is(err, tree.ErrUnusableLayers) {
 		t.Errorf("metacopy: %v", err)
 	}
 }
@@ -193,7 +96,7 @@ func TestHostileRedirect(t *testing.T) {
 	must(t, write(filepath.Dir(b.ws)+"/secret", "s"))
 	must(t, os.Mkdir(b.w.dir+"/upper/d", 0o755))
 	must(t, unix.Setxattr(b.w.dir+"/upper/d", "user.overlay.redirect", []byte("/../"), 0))
-	if c, err := b.w.Change(t.Context()); err == nil && len(c.Entries) != 1 {
+	if c, err := b.w.change(t.Context()); err == nil && len(c.Entries) != 1 {
 		t.Errorf("escaped: %s", summary(c))
 	}
 }
@@ -252,15 +155,15 @@ func TestDeep(t *testing.T) {
 	must(t, err)
 	unix.Close(fd)
 	deep(t, b.w.dir+"/upper", name, 200)
-	if _, err := b.w.Change(t.Context()); !errors.Is(err, ErrPathTooLong) || len(err.Error()) > 1000 {
+	if _, err := b.w.change(t.Context()); !errors.Is(err, tree.ErrPathTooLong) || len(err.Error()) > 1000 {
 		t.Errorf("20 KB of path: %v", err)
 	}
-	deep(t, b.w.dir+"/home/upper", "d", 20000)
-	must(t, b.w.Discard(t.Context()))
+	deep(t, b.w.dir+"/work", "d", 20000)
+	must(t, tree.Remove(t.Context(), b.w.dir))
 	if exists(b.w.dir) {
 		t.Error("not discarded")
 	}
-	must(t, b.w.Discard(t.Context()))
+	must(t, tree.Remove(t.Context(), b.w.dir))
 }
 
 func TestMany(t *testing.T) {
@@ -283,11 +186,11 @@ func TestMany(t *testing.T) {
 	}
 	t.Logf("change of 100,000 files: %v", time.Since(begin))
 	begin = time.Now()
-	_, err := b.w.Promote(t.Context(), c, PromoteOptions{})
+	_, err := b.w.apply(t.Context(), c, nil)
 	must(t, err)
 	t.Logf("promote: %v", time.Since(begin))
 	begin = time.Now()
-	must(t, Remove(t.Context(), b.ws))
+	must(t, tree.Remove(t.Context(), b.ws))
 	t.Logf("remove: %v", time.Since(begin))
 	must(t, os.Mkdir(b.ws, 0o755))
 }
@@ -313,36 +216,18 @@ func TestHuge(t *testing.T) {
 	}
 }
 
-func TestDiscardKeeps(t *testing.T) {
-	b := newBox(t, project(t))
-	must(t, steps(write(b.w.dir+"/log", "l"), os.MkdirAll(b.w.dir+"/upper/a/b", 0o755), os.Chmod(b.w.dir+"/upper/a/b", 0),
-		os.Chmod(b.w.dir+"/upper/a", 0)))
-	must(t, b.w.Discard(t.Context(), "log"))
-	left, err := os.ReadDir(b.w.dir)
-	must(t, err)
-	if len(left) != 1 || left[0].Name() != "log" {
-		t.Errorf("left %v", left)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := b.w.Discard(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
-	must(t, b.w.Discard(t.Context()))
-}
-
 // TestMountPoint: an overlay shows what lies beneath a mount in the workspace; promote must not write above it.
 func TestMountPoint(t *testing.T) {
 	needRoot(t)
 	b := newBox(t, project(t))
 	b.upper("edit", "mine")
 	must(t, steps(os.Mkdir(b.w.dir+"/upper/dir", 0o755), write(b.w.dir+"/upper/dir/a", "mine")))
-	must(t, inNamespace(func() error {
+	must(t, kernel.InNamespace(func() error {
 		if err := unix.Mount("tmpfs", b.ws+"/dir", "tmpfs", 0, ""); err != nil {
 			return err
 		}
 		defer func() { _ = unix.Unmount(b.ws+"/dir", unix.MNT_DETACH) }()
-		if _, err := b.w.Change(t.Context()); !errors.Is(err, ErrMountPoint) || !strings.Contains(err.Error(), "dir") {
+		if _, err := b.w.change(t.Context()); !errors.Is(err, tree.ErrMountPoint) || !strings.Contains(err.Error(), "dir") {
 			t.Errorf("change: %v", err)
 		}
 		return nil
@@ -353,8 +238,8 @@ func TestMountPoint(t *testing.T) {
 func TestIdmapped(t *testing.T) {
 	needOverlay(t)
 	b := newBox(t, project(t))
-	must(t, Remove(t.Context(), b.w.dir))
-	w, err := Create(CreateOptions{Dir: b.w.dir, Workspace: b.ws, Owner: Owner{UID: 1<<30 + 1000, GID: 1<<30 + 1000}})
+	must(t, tree.Remove(t.Context(), b.w.dir))
+	w, err := create(b.w.dir, b.ws, true)
 	must(t, err)
 	b.w = w
 	// The range, with the owner (root) and 1000 exchanged.
@@ -373,20 +258,20 @@ func TestIdmapped(t *testing.T) {
 	_, err = stdin.Write([]byte{0})
 	must(t, errors.Join(err, cmd.Wait()))
 	m := t.TempDir()
-	must(t, inNamespace(func() error {
-		s := w.Stacks()[0]
-		tree, err := unix.OpenTree(unix.AT_FDCWD, s.Lower[0].Path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	must(t, kernel.InNamespace(func() error {
+		s := w.stack()
+		clone, err := unix.OpenTree(unix.AT_FDCWD, s.Lower[0], unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 		if err != nil {
 			return err
 		}
-		defer unix.Close(tree)
-		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())})
+		defer unix.Close(clone)
+		err = unix.MountSetattr(clone, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())})
 		testenv.Need(t, "idmap", err)
 		// Attached, for this thread alone: kernels before 6.15 take no detached layer.
-		if err := unix.MoveMount(tree, "", unix.AT_FDCWD, s.Lower[0].Path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		if err := unix.MoveMount(clone, "", unix.AT_FDCWD, s.Lower[0], unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 			return err
 		}
-		if err := mountOverlay(m, s); err != nil {
+		if err := kernel.Mount(m, s); err != nil {
 			return err
 		}
 		defer func() { _ = unix.Unmount(m, unix.MNT_DETACH) }()
@@ -425,8 +310,8 @@ func TestUnprivileged(t *testing.T) {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	must(t, steps(os.WriteFile(exe, self, 0o755), os.Mkdir(home+"/tmp", 0o755), os.Chown(home+"/tmp", 12345, 12345)))
-	cmd := exec.Command(exe, "-test.v", "-test.run=^(TestUnprivileged|TestCreate|TestHandMade|TestDeep|TestHuge|"+
-		"TestDiscardKeeps|TestHomeMountpoint|TestStart|TestSecondFeature|TestCheck|TestTwoPromotes)$")
+	cmd := exec.Command(exe, "-test.v", "-test.run=^(TestUnprivileged|TestHandMade|TestDeep|TestHuge|"+
+		"TestStart|TestSecondFeature|TestTwoPromotes|TestGenerations)$")
 	cmd.Env = append(os.Environ(), "TMPDIR="+home+"/tmp", "HOME="+home)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 12345}}
@@ -454,17 +339,16 @@ func testUnprivileged(t *testing.T) {
 	must(t, write(b.ws+"/other", "x"))
 	b.promote()
 	b.wantChange()
-	must(t, b.w.Prepare())
-	must(t, b.w.Discard(t.Context()))
+	must(t, tree.Remove(t.Context(), b.w.dir))
 }
 
 // helpOverlay is the sandbox of an unprivileged user.
 func helpOverlay(dir, m string) error {
-	w, err := Open(dir)
+	w, err := open(dir)
 	if err != nil {
 		return err
 	}
-	if err := mountOverlay(m, w.Stacks()[0], "userxattr", "", "index", "off", "metacopy", "off", "xino", "auto", "volatile", ""); err != nil {
+	if err := kernel.Mount(m, w.stack()); err != nil {
 		return err
 	}
 	err = errors.Join(everything(m), write(m+"/zero", "x"), os.Chmod(m+"/zero", 0), os.Mkdir(m+"/zd", 0o755), write(m+"/zd/f", "f"),

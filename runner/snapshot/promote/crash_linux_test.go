@@ -1,4 +1,4 @@
-package snapshot
+package promote
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/kernel"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
 // helper makes the test binary act for a test in a process of its own: "verb arg...".
@@ -66,17 +68,17 @@ func helpCrash(verb, dir, nth, flags string) error {
 		}
 	}
 	if verb == "recover" {
-		return Recover(dir)
+		return recovers(dir)
 	}
-	w, err := Open(dir)
+	w, err := open(dir)
 	if err != nil {
 		return err
 	}
-	c, err := w.Change(context.Background())
+	c, err := w.change(context.Background())
 	if err != nil {
 		return err
 	}
-	_, err = w.Promote(context.Background(), c, PromoteOptions{})
+	_, err = w.apply(context.Background(), c, nil)
 	return err
 }
 
@@ -114,7 +116,7 @@ func everything(m string) error {
 }
 
 // expected is the state after a promote: what the sandbox saw, except for files of which only times differ.
-func expected(c *Change, old, seen map[string]string) map[string]string {
+func expected(c *tree.Change, old, seen map[string]string) map[string]string {
 	changed := map[string]bool{}
 	for _, e := range c.Entries {
 		changed["/"+e.Path] = true
@@ -149,8 +151,8 @@ func TestKilled(t *testing.T) {
 					break
 				}
 				killed(t, helperCommand("recover", b.w.dir, strconv.Itoa(n%7+1), flags))
-				must(t, Recover(b.w.dir))
-				must(t, Recover(b.w.dir))
+				must(t, recovers(b.w.dir))
+				must(t, recovers(b.w.dir))
 				now := listing(t, b.ws)
 				switch {
 				case differences(old, now) == "":
@@ -165,9 +167,9 @@ func TestKilled(t *testing.T) {
 				if left, _ := filepath.Glob(b.w.dir + "/promote*"); left != nil {
 					t.Fatalf("killed at step %d: left %v", n, left)
 				}
-				again, err := Open(b.w.dir)
+				again, err := open(b.w.dir)
 				must(t, err)
-				c, err := again.Change(t.Context())
+				c, err := again.change(t.Context())
 				must(t, err)
 				if len(c.Entries) > 0 {
 					t.Fatalf("killed at step %d: feature still has:\n%s", n, summary(c))
@@ -182,11 +184,11 @@ func TestKilled(t *testing.T) {
 
 func (b *box) promoteFrom(dir string) {
 	b.Helper()
-	w, err := Open(dir)
+	w, err := open(dir)
 	must(b, err)
-	c, err := w.Change(context.Background())
+	c, err := w.change(context.Background())
 	must(b, err)
-	_, err = w.Promote(context.Background(), c, PromoteOptions{})
+	_, err = w.apply(context.Background(), c, nil)
 	must(b, err)
 }
 
@@ -205,7 +207,7 @@ func TestCancelled(t *testing.T) {
 				cancel(why)
 			}
 		}
-		_, err := b.w.Promote(ctx, c, PromoteOptions{})
+		_, err := b.w.apply(ctx, c, nil)
 		journal.Step = func(string) {}
 		cancel(nil)
 		if err == nil {
@@ -225,14 +227,14 @@ func TestCancelled(t *testing.T) {
 // TestNoSpace promotes into a workspace that is too small for it.
 func TestNoSpace(t *testing.T) {
 	needRoot(t)
-	must(t, inNamespace(func() error {
+	must(t, kernel.InNamespace(func() error {
 		ws := t.TempDir()
 		if err := unix.Mount("tmpfs", ws, "tmpfs", 0, "size=1m"); err != nil {
 			return err
 		}
 		defer func() { _ = unix.Unmount(ws, unix.MNT_DETACH) }()
 		project(t)(ws)
-		w, err := Create(CreateOptions{Dir: t.TempDir(), Workspace: ws})
+		w, err := create(t.TempDir()+"/f", ws, true)
 		if err != nil {
 			return err
 		}
@@ -241,11 +243,11 @@ func TestNoSpace(t *testing.T) {
 			must(t, write(fmt.Sprintf("%s/upper/big%d", w.dir, i), strings.Repeat("x", 400<<10)))
 		}
 		must(t, write(w.dir+"/upper/edit", "mine"))
-		c, err := w.Change(t.Context())
+		c, err := w.change(t.Context())
 		if err != nil {
 			return err
 		}
-		_, err = w.Promote(t.Context(), c, PromoteOptions{})
+		_, err = w.apply(t.Context(), c, nil)
 		if !errors.Is(err, unix.ENOSPC) || !strings.Contains(err.Error(), "/big") {
 			t.Errorf("promote: %v", err)
 		}
@@ -254,8 +256,8 @@ func TestNoSpace(t *testing.T) {
 		}
 		must(t, os.Remove(w.dir+"/upper/big0"))
 		must(t, os.Remove(w.dir+"/upper/big1"))
-		if c, err = w.Change(t.Context()); err == nil {
-			_, err = w.Promote(t.Context(), c, PromoteOptions{})
+		if c, err = w.change(t.Context()); err == nil {
+			_, err = w.apply(t.Context(), c, nil)
 		}
 		return err
 	}))
@@ -276,11 +278,11 @@ func TestTwoPromotes(t *testing.T) {
 		journal.Step = func(string) {}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := other.w.Promote(ctx, oc, PromoteOptions{}); !errors.Is(err, context.Canceled) {
+		if _, err := other.w.apply(ctx, oc, nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("second promote: %v", err)
 		}
 		go func() {
-			_, err := other.w.Promote(t.Context(), oc, PromoteOptions{})
+			_, err := other.w.apply(t.Context(), oc, nil)
 			done <- err
 		}()
 	}

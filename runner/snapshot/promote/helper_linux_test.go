@@ -1,4 +1,4 @@
-package snapshot
+package promote
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/kernel"
 )
 
 // sandboxOwner stands for the host ids that a sandbox's user has.
@@ -29,10 +29,10 @@ const sandboxID = 1<<30 + 1000
 type box struct {
 	testing.TB
 	ws string
-	w  *Workspace
+	w  *workspace
 }
 
-// newBox makes a workspace and fills it by make, which gets its path.
+// newBox makes a workspace and fills it by fill, which gets its path.
 func newBox(t testing.TB, fill func(ws string)) *box {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,14 +46,14 @@ func newBox(t testing.TB, fill func(ws string)) *box {
 
 func newBoxAt(t testing.TB, ws, dir string) *box {
 	t.Helper()
-	owner := Owner{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
-	w, err := Create(CreateOptions{Dir: dir, Workspace: ws, Owner: owner})
+	w, err := create(dir, ws, true)
 	must(t, err)
 	b := &box{t, ws, w}
 	t.Cleanup(func() {
-		must(t, Remove(context.Background(), w.dir))
+		must(t, tree.Remove(context.Background(), w.dir))
 		// Hostile trees defeat the testing package's own cleaning.
-		must(t, Remove(context.Background(), ws))
+		must(t, tree.Remove(context.Background(), filepath.Dir(w.dir)+"/bases"))
+		must(t, tree.Remove(context.Background(), ws))
 	})
 	return b
 }
@@ -85,60 +85,9 @@ var overlayWorks = sync.OnceValue(func() error {
 			return err
 		}
 	}
-	return inNamespace(func() error {
-		return mountOverlay(dir+"/m", Stack{Lower: []Layer{{Path: dir + "/l"}}, Upper: dir + "/u", Work: dir + "/w"})
-	})
+	s := kernel.Stack{Lower: []string{dir + "/l"}, Upper: dir + "/u", Work: dir + "/w"}
+	return kernel.Show(dir+"/m", s, func() error { return nil })
 })
-
-// mountOverlay mounts a stack with the engine's options.
-func mountOverlay(at string, s Stack, more ...string) error {
-	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("fsopen: %w", err)
-	}
-	defer unix.Close(fd)
-	options := []string{"index", "off", "metacopy", "off", "xino", "auto", "redirect_dir", "on", "volatile", ""}
-	if more != nil {
-		options = more
-	}
-	// By descriptor, as the engine does: kernels before 6.5 know no lowerdir+, and take a comma for the end of a path.
-	paths := make([]string, 0, len(s.Lower)+2)
-	for _, l := range s.Lower {
-		paths = append(paths, l.Path)
-	}
-	for i, path := range append(paths, s.Upper, s.Work) {
-		dir, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return &os.PathError{Op: "open", Path: path, Err: err}
-		}
-		defer unix.Close(dir)
-		if i < len(paths) {
-			paths[i] = fmt.Sprintf("/proc/self/fd/%d", dir)
-		} else {
-			options = append(options, []string{"upperdir", "workdir"}[i-len(paths)], fmt.Sprintf("/proc/self/fd/%d", dir))
-		}
-	}
-	options = append(options, "lowerdir", strings.Join(paths, ":"))
-	for i := 0; i < len(options); i += 2 {
-		if options[i+1] == "" {
-			err = unix.FsconfigSetFlag(fd, options[i])
-		} else {
-			err = unix.FsconfigSetString(fd, options[i], options[i+1])
-		}
-		if err != nil {
-			return fmt.Errorf("overlay option %s=%s: %w", options[i], options[i+1], err)
-		}
-	}
-	if err := unix.FsconfigCreate(fd); err != nil {
-		return fmt.Errorf("overlay: %w", err)
-	}
-	mnt, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("fsmount: %w", err)
-	}
-	defer unix.Close(mnt)
-	return unix.MoveMount(mnt, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
-}
 
 func needOverlay(t testing.TB) {
 	t.Helper()
@@ -146,36 +95,23 @@ func needOverlay(t testing.TB) {
 	testenv.Need(t, "overlay", overlayWorks())
 }
 
-// inNamespace runs f on a thread with a mount namespace of its own, which dies with it.
-func inNamespace(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
-		if err == nil {
-			err = unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
-		}
-		if err == nil {
-			err = f()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
 // sandbox runs f in the workspace as the sandbox sees it: in a real overlay, mounted as the engine does.
 func (b *box) sandbox(f func(dir string) error) {
 	b.Helper()
 	needOverlay(b)
-	must(b, b.w.Prepare())
-	s := b.w.Stacks()[0]
+	must(b, tree.Remove(context.Background(), b.w.dir+"/work/work"))
 	m := b.TempDir()
-	must(b, inNamespace(func() error {
-		if err := mountOverlay(m, s); err != nil {
-			return err
-		}
-		return errors.Join(f(m), unix.Unmount(m, unix.MNT_DETACH))
-	}))
+	must(b, kernel.Show(m, b.w.stack(), func() error { return f(m) }))
+}
+
+// shows lists what the feature sees, in a real overlay.
+func (b *box) shows() (all map[string]string) {
+	b.Helper()
+	b.sandbox(func(dir string) error {
+		all = listing(b, dir)
+		return nil
+	})
+	return all
 }
 
 // sh runs shell-like steps without a shell.
@@ -183,32 +119,32 @@ func steps(fs ...error) error { return errors.Join(fs...) }
 
 func write(path, content string) error { return os.WriteFile(path, []byte(content), 0o644) }
 
-func (b *box) change() *Change {
+func (b *box) change() *tree.Change {
 	b.Helper()
-	c, err := b.w.Change(context.Background())
+	c, err := b.w.change(context.Background())
 	must(b, err)
 	return c
 }
 
-func (b *box) promote() *PromoteReport {
+func (b *box) promote() *tree.PromoteReport {
 	b.Helper()
-	r, err := b.w.Promote(context.Background(), b.change(), PromoteOptions{})
+	r, err := b.w.apply(context.Background(), b.change(), nil)
 	must(b, err)
 	return r
 }
 
 // summary is a change in one line per entry.
-func summary(c *Change) string {
+func summary(c *tree.Change) string {
 	var b strings.Builder
 	for i := range c.Entries {
 		e := &c.Entries[i]
-		fmt.Fprintf(&b, "%s %s", e.Kind, Quote(e.Path))
+		fmt.Fprintf(&b, "%s %s", e.Kind, tree.Quote(e.Path))
 		switch e.Kind {
-		case TypeOnly:
+		case tree.TypeOnly:
 			fmt.Fprintf(&b, " %s>%s", e.OldType, e.Type)
-		case ModeOnly:
+		case tree.ModeOnly:
 			fmt.Fprintf(&b, " %s>%s", tree.Octal(e.OldMode), tree.Octal(e.Mode))
-		case LinkOnly:
+		case tree.LinkOnly:
 			fmt.Fprintf(&b, " %s>%s", e.OldLink, e.Link)
 		}
 		if e.HardLink != "" {
@@ -305,14 +241,14 @@ func differences(a, b map[string]string) string {
 	var out []string
 	for path, x := range a {
 		if y, ok := b[path]; !ok {
-			out = append(out, fmt.Sprintf("- %s: %s", Quote(path), x))
+			out = append(out, fmt.Sprintf("- %s: %s", tree.Quote(path), x))
 		} else if x != y {
-			out = append(out, fmt.Sprintf("- %s: %s\n+ %s: %s", Quote(path), x, Quote(path), y))
+			out = append(out, fmt.Sprintf("- %s: %s\n+ %s: %s", tree.Quote(path), x, tree.Quote(path), y))
 		}
 	}
 	for path, y := range b {
 		if _, ok := a[path]; !ok {
-			out = append(out, fmt.Sprintf("+ %s: %s", Quote(path), y))
+			out = append(out, fmt.Sprintf("+ %s: %s", tree.Quote(path), y))
 		}
 	}
 	slices.Sort(out)

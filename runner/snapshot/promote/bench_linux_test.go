@@ -1,4 +1,4 @@
-package snapshot
+package promote
 
 import (
 	"fmt"
@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
 // tenThousand is a workspace of that many small files in directories of a hundred, all of them changed by the feature.
@@ -38,16 +40,16 @@ func BenchmarkChange10k(b *testing.B) {
 	}
 }
 
-func benchmarkDiff(b *testing.B, o DiffOptions) {
+func benchmarkDiff(b *testing.B, o tree.DiffOptions) {
 	box := tenThousand(b)
 	c := box.change()
 	for b.Loop() {
-		must(b, box.w.WriteDiff(b.Context(), c, io.Discard, o))
+		must(b, box.w.diff(b.Context(), c, io.Discard, o))
 	}
 }
 
-func BenchmarkStat10k(b *testing.B) { benchmarkDiff(b, DiffOptions{Stat: true}) }
-func BenchmarkText10k(b *testing.B) { benchmarkDiff(b, DiffOptions{}) }
+func BenchmarkStat10k(b *testing.B) { benchmarkDiff(b, tree.DiffOptions{Stat: true}) }
+func BenchmarkText10k(b *testing.B) { benchmarkDiff(b, tree.DiffOptions{}) }
 
 // BenchmarkPromote10k also measures what it is compared with: cp -a of the same files, and a sync of that filesystem.
 func BenchmarkPromote10k(b *testing.B) {
@@ -56,7 +58,7 @@ func BenchmarkPromote10k(b *testing.B) {
 		box := tenThousand(b)
 		c := box.change()
 		b.StartTimer()
-		_, err := box.w.Promote(b.Context(), c, PromoteOptions{})
+		_, err := box.w.apply(b.Context(), c, nil)
 		must(b, err)
 	}
 }
@@ -69,13 +71,5 @@ func BenchmarkCopy10k(b *testing.B) {
 		b.StartTimer()
 		must(b, exec.Command("cp", "-a", box.w.dir+"/upper/.", to+"/copy").Run())
 		must(b, exec.Command("sync", "-f", to).Run())
-	}
-}
-
-func BenchmarkCreate(b *testing.B) {
-	box := newBox(b, project(b))
-	for i := 0; b.Loop(); i++ {
-		_, err := Create(CreateOptions{Dir: fmt.Sprintf("%s-%d", box.w.dir, i), Workspace: box.ws})
-		must(b, err)
 	}
 }

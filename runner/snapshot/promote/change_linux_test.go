@@ -1,4 +1,4 @@
-package snapshot
+package promote
 
 import (
 	"encoding/json"
@@ -156,9 +156,9 @@ func TestChange(t *testing.T) {
 			b.sandbox(c.do)
 			b.wantChange(c.want...)
 			b.wantSame(before, "reading a change touched the workspace")
-			again, err := Open(b.w.dir)
+			again, err := open(b.w.dir)
 			must(t, err)
-			c2, err := again.Change(t.Context())
+			c2, err := again.change(t.Context())
 			must(t, err)
 			if c1 := b.change(); c1.Digest != c2.Digest || len(c1.Digest) != 64 {
 				t.Fatalf("digests %s, %s", c1.Digest, c2.Digest)
@@ -192,11 +192,11 @@ func TestPromoteMatchesView(t *testing.T) {
 				if !changed[path] && now[path] == old[path] {
 					continue // a change of times only
 				}
-				t.Errorf("%s: %s\nin the sandbox: %s", Quote(path), now[path], line)
+				t.Errorf("%s: %s\nin the sandbox: %s", tree.Quote(path), now[path], line)
 			}
 			for path := range now {
 				if seen[path] == "" {
-					t.Errorf("%s: %s: not in the sandbox", Quote(path), now[path])
+					t.Errorf("%s: %s: not in the sandbox", tree.Quote(path), now[path])
 				}
 			}
 			b.wantChange()
@@ -210,14 +210,14 @@ func TestPromoteMatchesView(t *testing.T) {
 }
 
 func TestEntryJSON(t *testing.T) {
-	c := Change{Entries: []Entry{
-		{Path: "a", Kind: Added, Type: File, Mode: tree.FileMode(0o4755), Size: 3},
-		{Path: "\xff", Kind: LinkOnly, Type: Symlink, OldType: Symlink, Link: "x\xfe", OldLink: "y", HardLink: "\xfd"},
-		{Path: "d", Kind: Deleted, OldType: Dir, OldMode: tree.FileMode(0o1777)},
+	c := tree.Change{Entries: []tree.Entry{
+		{Path: "a", Kind: tree.Added, Type: tree.File, Mode: tree.FileMode(0o4755), Size: 3},
+		{Path: "\xff", Kind: tree.LinkOnly, Type: tree.Symlink, OldType: tree.Symlink, Link: "x\xfe", OldLink: "y", HardLink: "\xfd"},
+		{Path: "d", Kind: tree.Deleted, OldType: tree.Dir, OldMode: tree.FileMode(0o1777)},
 	}}
 	data, err := json.Marshal(c)
 	must(t, err)
-	var back Change
+	var back tree.Change
 	must(t, json.Unmarshal(data, &back))
 	again, err := json.Marshal(back)
 	must(t, err)

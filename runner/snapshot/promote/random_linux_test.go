@@ -1,4 +1,4 @@
-package snapshot
+package promote
 
 import (
 	"context"
@@ -98,7 +98,7 @@ func TestRandom(t *testing.T) {
 				cancel()
 			}
 		}
-		_, err := b.w.Promote(ctx, c, PromoteOptions{})
+		_, err := b.w.apply(ctx, c, nil)
 		journal.Step = func(string) {}
 		cancel()
 		if err != nil {
@@ -110,7 +110,7 @@ func TestRandom(t *testing.T) {
 			if c2.Digest != c.Digest {
 				t.Fatalf("seed %d: digest changed", seed)
 			}
-			if _, err = b.w.Promote(t.Context(), c2, PromoteOptions{}); err != nil {
+			if _, err = b.w.apply(t.Context(), c2, nil); err != nil {
 				t.Fatalf("seed %d: promote after a cancelled one: %v\n%s", seed, err, summary(c2))
 			}
 		}

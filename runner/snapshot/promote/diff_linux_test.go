@@ -1,4 +1,4 @@
-package snapshot
+package promote
 
 import (
 	"bytes"
@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
-func (b *box) diff(o DiffOptions) string {
+func (b *box) diff(o tree.DiffOptions) string {
 	b.Helper()
 	var out bytes.Buffer
-	must(b, b.w.WriteDiff(context.Background(), b.change(), &out, o))
+	must(b, b.w.diff(context.Background(), b.change(), &out, o))
 	return out.String()
 }
 
@@ -96,10 +98,10 @@ new file mode 100644
 @@ -0,0 +1 @@
 +s
 `
-	if got := b.diff(DiffOptions{}); got != want {
+	if got := b.diff(tree.DiffOptions{}); got != want {
 		t.Errorf("diff:\n%s", got)
 	}
-	if got := b.diff(DiffOptions{Paths: []string{"full/", "e"}, NameOnly: true}); got != "e\nfull\nfull/f\n" {
+	if got := b.diff(tree.DiffOptions{Paths: []string{"full/", "e"}, NameOnly: true}); got != "e\nfull\nfull/f\n" {
 		t.Errorf("names:\n%s", got)
 	}
 	const stat = ` d2         | new dir, mode 0700
@@ -116,13 +118,13 @@ new file mode 100644
  "sp ace\t" | 1 +
  12 files changed, 8 insertions(+), 5 deletions(-)
 `
-	if got := b.diff(DiffOptions{Stat: true}); got != stat {
+	if got := b.diff(tree.DiffOptions{Stat: true}); got != stat {
 		t.Errorf("stat:\n%s", got)
 	}
-	if got := b.diff(DiffOptions{Paths: []string{"new"}, MaxFile: 3}); !strings.Contains(got, "too large to show (0 bytes before, 4 after)") {
+	if got := b.diff(tree.DiffOptions{Paths: []string{"new"}, MaxFile: 3}); !strings.Contains(got, "too large to show (0 bytes before, 4 after)") {
 		t.Errorf("large:\n%s", got)
 	}
-	if _, err := b.w.Promote(t.Context(), &Change{}, PromoteOptions{}); !errors.Is(err, ErrStaleChange) {
+	if _, err := b.w.apply(t.Context(), &tree.Change{}, nil); !errors.Is(err, tree.ErrStaleChange) {
 		t.Errorf("foreign change: %v", err)
 	}
 }
@@ -169,13 +171,13 @@ func TestGitApplies(t *testing.T) {
 		})
 		patch := filepath.Join(t.TempDir(), "out.patch")
 		if context == 0 {
-			r, err := b.w.Promote(t.Context(), b.change(), PromoteOptions{Kind: PromotePatch, PatchFile: patch})
+			r, err := b.w.patch(t.Context(), b.change(), patch)
 			must(t, err)
 			if r.PatchFile != patch {
 				t.Errorf("%+v", r)
 			}
 		} else {
-			must(t, write(patch, b.diff(DiffOptions{Context: context})))
+			must(t, write(patch, b.diff(tree.DiffOptions{Context: context})))
 		}
 		copied := t.TempDir() + "/copy"
 		must(t, exec.Command("cp", "-a", b.ws, copied).Run())
@@ -198,15 +200,12 @@ func TestPatchErrors(t *testing.T) {
 	b := newBox(t, project(t))
 	b.upper("edit", "mine\x00")
 	c := b.change()
-	if _, err := b.w.Promote(t.Context(), c, PromoteOptions{Kind: PromotePatch}); err == nil {
+	if _, err := b.w.patch(t.Context(), c, ""); err == nil {
 		t.Error("no file")
-	}
-	if _, err := b.w.Promote(t.Context(), c, PromoteOptions{Kind: PromoteBranch}); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("branch: %v", err)
 	}
 	dir := t.TempDir()
 	must(t, os.Symlink(b.ws+"/keep", dir+"/p"))
-	r, err := b.w.Promote(t.Context(), c, PromoteOptions{Kind: PromotePatch, PatchFile: dir + "/p"})
+	r, err := b.w.patch(t.Context(), c, dir+"/p")
 	must(t, err)
 	if len(r.Notes) != 1 || r.Notes[0].Path != "edit" {
 		t.Errorf("%+v", r)
@@ -221,7 +220,7 @@ func TestQuote(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain path": "plain path", "a\nb": `"a\nb"`, `"`: `"\""`, `\`: `"\\"`, "\x01\x7f": `"\001\177"`, "é": `"\303\251"`,
 	} {
-		if got := Quote(in); got != want {
+		if got := tree.Quote(in); got != want {
 			t.Errorf("Quote(%q) = %s, want %s", in, got, want)
 		}
 	}

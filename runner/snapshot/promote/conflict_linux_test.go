@@ -1,4 +1,4 @@
-package snapshot
+package promote
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
 // Each case is what the feature does and what others then do to the workspace. want are the conflicting paths; with
@@ -82,7 +83,7 @@ func TestConflicts(t *testing.T) {
 			must(t, c.others(b.ws))
 			before := listing(t, b.ws)
 			change := b.change()
-			list, err := b.w.Conflicts(t.Context(), change)
+			list, err := b.w.conflicts(t.Context(), change)
 			must(t, err)
 			var got []string
 			for _, x := range list {
@@ -94,10 +95,10 @@ func TestConflicts(t *testing.T) {
 			if !slices.Equal(got, c.want) {
 				t.Fatalf("conflicts %v, want %v; change:\n%s", list, c.want, summary(change))
 			}
-			_, err = b.w.Promote(t.Context(), change, PromoteOptions{})
+			_, err = b.w.apply(t.Context(), change, nil)
 			if len(c.want) > 0 {
-				var ce *ConflictError
-				if !errors.As(err, &ce) || !errors.Is(err, ErrConflict) || len(ce.Conflicts) != len(c.want) ||
+				var ce *tree.ConflictError
+				if !errors.As(err, &ce) || !errors.Is(err, tree.ErrConflict) || len(ce.Conflicts) != len(c.want) ||
 					!strings.Contains(err.Error(), "changed by others") {
 					t.Fatalf("promote: %v", err)
 				}
@@ -127,7 +128,7 @@ func TestStart(t *testing.T) {
 		must(t, err)
 		b.upper("edit", "mine")
 		c := b.change()
-		if list, err := b.w.Conflicts(t.Context(), c); err != nil || len(list) > 0 {
+		if list, err := b.w.conflicts(t.Context(), c); err != nil || len(list) > 0 {
 			t.Fatalf("%v %v", list, err)
 		}
 	}
@@ -146,7 +147,7 @@ func TestSecondFeature(t *testing.T) {
 	other.upper("edit", "other")
 	other.upper("keep", "other")
 	b.promote()
-	list, err := other.w.Conflicts(t.Context(), other.change())
+	list, err := other.w.conflicts(t.Context(), other.change())
 	must(t, err)
 	if len(list) != 1 || list[0].Path != "edit" {
 		t.Fatalf("%v", list)
@@ -176,14 +177,14 @@ func TestEditedWhilePromoting(t *testing.T) {
 					}
 				}
 			}
-			_, err := b.w.Promote(context.Background(), c, PromoteOptions{})
+			_, err := b.w.apply(context.Background(), c, nil)
 			journal.Step = func(string) {}
 			if edited == "" {
 				break
 			}
 			data, _ := os.ReadFile(b.ws + "/" + victim)
 			switch {
-			case errors.Is(err, ErrConflict):
+			case errors.Is(err, tree.ErrConflict):
 				if string(data) != "theirs" {
 					t.Errorf("%s at %d %s: refused (%v), but the edit is lost: %q", victim, n, edited, err, data)
 				}
