@@ -172,6 +172,9 @@ func (f *feature) reset(to string) {
 // view lists the workspace and HOME as they show.
 func (f *feature) view() view {
 	f.Helper()
+	if f.h.LinksBreak && os.Geteuid() != 0 {
+		f.mount() // until then, a link of a file that was just copied up has another inode number
+	}
 	v, err := listPair(f.m.Workspace, f.m.Home)
 	must(f, err)
 	return v

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -253,7 +254,10 @@ func serveMounts() error {
 	buf := make([]byte, 256<<10)
 	for {
 		n, err := socket.Read(buf)
-		if err != nil || n == 0 {
+		if n == 0 || errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 		var s snapshot.Stack

@@ -1,0 +1,463 @@
+package snapshottest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+func index(w *world) {
+	w.file("a", "a")
+	f := w.create()
+	f.write("a", "changed")
+	f.write("b", "b")
+	one := f.seal().ID
+	x, err := f.l.Index(w.Context(), one)
+	must(w, err)
+	if x.Counts.Added != 1 || x.Counts.Modified != 1 || x.Counts.Deleted != 0 || x.Digest == "" || x.AliasOf != "" {
+		w.Errorf("%+v", x)
+	}
+	// Written and put back: equal in every respect but for the layer.
+	var st unix.Stat_t
+	var root unix.Stat_t
+	must(w, unix.Lstat(f.m.Workspace+"/b", &st))
+	must(w, unix.Stat(f.m.Workspace, &root))
+	f.write("b", "B")
+	f.write("b", "b")
+	must(w, unix.UtimesNanoAt(unix.AT_FDCWD, f.m.Workspace+"/b", []unix.Timespec{st.Atim, st.Mtim}, 0))
+	must(w, unix.UtimesNanoAt(unix.AT_FDCWD, f.m.Workspace, []unix.Timespec{root.Atim, root.Mtim}, 0))
+	same := f.view()
+	two := f.seal().ID
+	y, err := f.l.Index(w.Context(), two)
+	must(w, err)
+	if y.Digest != x.Digest || y.AliasOf != one {
+		w.Errorf("%+v is no alias of %+v", y, x)
+	}
+	f.reset(two)
+	f.wantView(same, "what became an alias")
+	// Equal but for a time is no alias.
+	must(w, os.Chtimes(f.m.Workspace+"/b", time.Time{}, time.Unix(5, 0)))
+	three := f.seal().ID
+	z, err := f.l.Index(w.Context(), three)
+	must(w, err)
+	if z.AliasOf != "" || z.Digest != x.Digest {
+		w.Errorf("another time: %+v", z)
+	}
+}
+
+// at: a checkpoint can be looked at while the feature is elsewhere.
+func at(w *world) {
+	w.file("base", "base")
+	f := w.create()
+	f.write("a", "one")
+	one := f.seal().ID
+	v := f.view()
+	f.write("a", "two")
+	stacks, err := f.l.StacksAt(one)
+	must(w, err)
+	for _, s := range stacks {
+		if s.Upper != "" {
+			w.Errorf("%s can be written", s.Target)
+		}
+	}
+	if len(stacks[0].Lower) > 1 {
+		m := f.h.Mount(w, stacks)
+		defer m.Close()
+		now, err := listPair(m.Workspace, m.Home)
+		must(w, err)
+		if d := v.differ(now, exact); d != "" {
+			w.Errorf("the checkpoint's own mount:\n%s", d)
+		}
+	}
+	for where, want := range map[string]string{one: "one", snapshot.Current: "two", snapshot.Base: ""} {
+		r, err := f.l.OpenFile(where, "a")
+		if want == "" {
+			w.is(err, fs.ErrNotExist, "OpenFile")
+			continue
+		}
+		must(w, err)
+		data, err := io.ReadAll(r)
+		must(w, errors.Join(err, r.Close()))
+		if string(data) != want {
+			w.Errorf("%s: %q", where, data)
+		}
+	}
+}
+
+func mountPoints(w *world) {
+	f := w.create()
+	o := f.l.Info().Owner
+	one := f.seal().ID
+	must(w, f.l.HomeMountpoint("go/pkg/mod", true, o))
+	must(w, f.l.HomeMountpoint(".npmrc", false, o))
+	must(w, f.l.HomeMountpoint("go/pkg/mod", true, o))
+	for _, bad := range []string{"../x", "/x", ".", "", "a/../../x", ".npmrc/x"} {
+		if err := f.l.HomeMountpoint(bad, true, o); err == nil {
+			w.Errorf("%q was made", bad)
+		}
+	}
+	check := func(when string) {
+		w.Helper()
+		for _, path := range []string{"/go/pkg/mod", "/.npmrc"} {
+			if _, err := os.Lstat(f.m.Home + path); err != nil {
+				w.Errorf("%s: %v", when, err)
+			}
+		}
+	}
+	f.mount()
+	check("at once")
+	f.reset(one)
+	check("in an older state")
+	f.reopen()
+	check("opened again")
+	f.reset(snapshot.Base)
+	check("in the base")
+}
+
+func archives(w *world) {
+	w.file("a/kept", "kept")
+	w.file("a/gone", "gone")
+	f := w.create()
+	must(w, os.Remove(f.m.Workspace+"/a/gone"))
+	f.write("a/new", strings.Repeat("new", 1000))
+	must(w, os.Symlink("/etc/passwd", f.m.Workspace+"/link"))
+	must(w, os.WriteFile(f.m.Home+"/h", []byte("home"), 0o600))
+	id, v := f.seal().ID, f.view()
+	ctx := w.Context()
+	var plain, packed, homeTar bytes.Buffer
+	digest, err := f.l.Export(ctx, id, &plain, snapshot.ExportOptions{})
+	must(w, err)
+	again, err := f.l.Export(ctx, id, &packed, snapshot.ExportOptions{Zstd: true})
+	must(w, err)
+	if digest != again || packed.Len() >= plain.Len() || !strings.HasPrefix(digest, "sha256:") {
+		w.Errorf("%s of %d bytes, %s of %d", digest, plain.Len(), again, packed.Len())
+	}
+	_, err = f.l.Export(ctx, id, &homeTar, snapshot.ExportOptions{Home: true})
+	must(w, err)
+
+	g := w.create()
+	rec, err := g.l.Import(ctx, &packed, snapshot.ImportOptions{ID: "imported", Digest: digest})
+	must(w, err)
+	if rec.ID != "imported" || g.l.Info().Head != "" {
+		w.Errorf("%+v, head %q", rec, g.l.Info().Head)
+	}
+	g.want("link", "")
+	g.reset("imported")
+	if d := v[0].differ(g.view()[0], exact); d != "" {
+		w.Errorf("imported:\n%s", d)
+	}
+	for name, data := range map[string][]byte{
+		"cut": plain.Bytes()[:plain.Len()/2], "empty": nil, "no archive": []byte(strings.Repeat("nothing", 500)),
+	} {
+		if _, err := g.l.Import(ctx, bytes.NewReader(data), snapshot.ImportOptions{ID: "bad"}); err == nil {
+			w.Errorf("%s: taken", name)
+		}
+	}
+	if _, err := g.l.Import(ctx, bytes.NewReader(plain.Bytes()), snapshot.ImportOptions{ID: "bad", Digest: "sha256:0"}); err == nil {
+		w.Error("another digest: taken")
+	}
+	if _, err := g.l.Import(ctx, bytes.NewReader(plain.Bytes()), snapshot.ImportOptions{ID: "bad", MaxBytes: 100}); err == nil {
+		w.Error("too large: taken")
+	}
+	_, err = g.l.Change(ctx, snapshot.Base, "bad")
+	w.is(err, snapshot.ErrCheckpoint, "what was refused")
+}
+
+func usage(w *world) {
+	f := w.create()
+	f.write("large", strings.Repeat("x", 1<<20))
+	one := f.seal().ID
+	must(w, os.Remove(f.m.Workspace+"/large"))
+	two := f.seal().ID
+	must(w, f.l.Sync(w.Context()))
+	u, err := f.l.Usage(w.Context())
+	must(w, err)
+	if u.Bytes < 1<<20 || u.Checkpoints != 2 || u.Layers < 2 || u.Inodes < 3 {
+		w.Errorf("%+v", u)
+	}
+	must(w, f.l.Drop(w.Context(), one))
+	_, err = f.l.Squash(w.Context(), true)
+	must(w, err)
+	if f.h.LinksBreak {
+		f.reset(two) // the head's stack has no large file any more
+	}
+	freed, err := f.l.Collect(w.Context(), nil)
+	must(w, err)
+	if freed < 1<<20 {
+		w.Errorf("%d bytes freed", freed)
+	}
+	f.reset(two)
+	f.want("large", "")
+	if again, err := f.l.Collect(w.Context(), nil); err != nil || again > freed {
+		w.Errorf("collected again: %d, %v", again, err)
+	}
+}
+
+func cancelled(w *world) {
+	w.file("a", "a")
+	f := w.create()
+	f.write("a", "b")
+	id := f.seal().ID
+	f.write("a", "c")
+	before := f.view()
+	ctx, cancel := context.WithCancel(w.Context())
+	cancel()
+	_, _ = f.l.Reset(ctx, snapshot.ResetOptions{To: id, Paths: []string{"a"}})
+	_, _ = f.l.Squash(ctx, true)
+	_, _ = f.l.Import(ctx, strings.NewReader(""), snapshot.ImportOptions{ID: "x"})
+	if _, err := f.l.Change(ctx, snapshot.Base, id); err == nil {
+		w.Error("a change was read on a cancelled context")
+	}
+	if c, err := f.l.Change(w.Context(), snapshot.Base, id); err == nil {
+		if _, err := f.l.Promote(ctx, c, snapshot.PromoteOptions{LockDir: w.dir}); err == nil {
+			w.Error("promoted on a cancelled context")
+		}
+	}
+	f.reopen()
+	if now := f.view(); before.differ(now, exact) != "" {
+		f.want("a", "b") // a rollback that was too fast to be cancelled is complete
+	}
+}
+
+// damage breaks a checkpoint's file, and wants everything else to go on.
+func damagedCheckpoint(w *world) {
+	f := w.create()
+	f.write("a", "one")
+	one := f.seal().ID
+	f.write("a", "two")
+	two := f.seal().ID
+	for _, bad := range []string{"", "{", `{"id":"other"}`, "\x00\x00"} {
+		f.close()
+		must(w, os.WriteFile(filepath.Join(w.dirs[f.id], "checkpoints", one+".json"), []byte(bad), 0o600))
+		f.reopen()
+		all, err := f.l.Records()
+		must(w, err)
+		if len(all) != 2 || all[0].ID != one && all[1].ID != one {
+			w.Fatalf("%+v", all)
+		}
+		for _, r := range all {
+			if (r.Damaged != "") != (r.ID == one) {
+				w.Errorf("%+v", r)
+			}
+		}
+		_, err = f.l.Reset(w.Context(), snapshot.ResetOptions{To: one})
+		var damage *snapshot.DamageError
+		if !errors.As(err, &damage) || damage.ID != one {
+			w.Errorf("rollback to what is damaged: %v", err)
+		}
+		_, err = f.l.Collect(w.Context(), nil)
+		must(w, err)
+		f.reset(two)
+		f.want("a", "two")
+		f.write("b", "b")
+		f.seal()
+		f.reset(two)
+		must(w, f.l.Drop(w.Context(), w.lastID()))
+	}
+	must(w, f.l.Drop(w.Context(), one))
+}
+
+func (w *world) lastID() string { return "c" + strconv.Itoa(w.count) }
+
+func damagedLayer(w *world) {
+	f := w.create()
+	f.write("a", "one")
+	f.seal()
+	f.write("a", "two")
+	s := f.seal()
+	f.reset(snapshot.Base)
+	f.write("a", "other")
+	other := f.seal().ID
+	f.close()
+	must(w, snapshot.Remove(w.Context(), filepath.Join(w.dirs[f.id], "layers", strconv.Itoa(s.Layer))))
+	f.reopen()
+	all, err := f.l.Records()
+	must(w, err)
+	for _, r := range all {
+		if (r.Damaged != "") != (r.ID == s.ID) {
+			w.Errorf("%+v", r)
+		}
+	}
+	if _, err := f.l.Reset(w.Context(), snapshot.ResetOptions{To: s.ID}); !errors.Is(err, snapshot.ErrUnusableLayers) {
+		w.Errorf("rollback to a lost layer: %v", err)
+	}
+	f.reset(other)
+	f.want("a", "other")
+}
+
+func damagedState(w *world) {
+	f := w.create()
+	f.write("a", "one")
+	f.seal()
+	dir := w.dirs[f.id]
+	f.close()
+	for _, bad := range []string{"", "{", "{}", `{"version":2}`, `{"version":2,"current":-1}`} {
+		must(w, os.WriteFile(dir+"/state.json", []byte(bad), 0o600))
+		if l, err := w.h.Open(f.openOptions(f.id)); err == nil {
+			w.Errorf("%q: opened", bad)
+			must(w, l.Close())
+		} else if errors.Is(err, fs.ErrNotExist) {
+			w.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+// editedWorkspace: what others edit under a running feature shows or not, but what the feature wrote stays, and a promote
+// names the conflict.
+func editedWorkspace(w *world) {
+	w.file("mine", "old")
+	w.file("both", "old")
+	f := w.create()
+	f.write("mine", "feature")
+	f.write("both", "feature")
+	w.file("both", "user")
+	w.file("theirs", "user")
+	id := f.seal().ID
+	f.want("both", "feature")
+	c := f.change(snapshot.Base, id)
+	list, err := f.l.Conflicts(w.Context(), c)
+	must(w, err)
+	if len(list) != 1 || list[0].Path != "both" {
+		w.Fatalf("conflicts %+v", list)
+	}
+	_, err = f.l.Promote(w.Context(), c, snapshot.PromoteOptions{LockDir: w.dir})
+	w.is(err, snapshot.ErrConflict, "promote")
+	if data, _ := os.ReadFile(w.ws + "/mine"); string(data) != "old" {
+		w.Fatalf("the workspace holds %q", data)
+	}
+	must(w, os.Rename(w.ws, w.ws+".away"))
+	must(w, os.Mkdir(w.ws, 0o755))
+	if _, err := f.l.Promote(w.Context(), c, snapshot.PromoteOptions{LockDir: w.dir}); err == nil {
+		w.Error("promoted to another directory")
+	}
+	must(w, os.Remove(w.ws))
+	must(w, os.Rename(w.ws+".away", w.ws))
+}
+
+// promote hands over what a feature shows.
+func (f *feature) promote(moving func(ctx context.Context, generation int) error) (*snapshot.PromoteReport, error) {
+	f.Helper()
+	f.seal()
+	c := f.change(snapshot.Base, snapshot.Current)
+	f.unmount()
+	r, err := f.l.Promote(f.Context(), c, snapshot.PromoteOptions{LockDir: f.dir, Moving: moving})
+	f.mount()
+	return r, err
+}
+
+func promoteOne(w *world) {
+	w.file("a", "old")
+	w.file("gone", "old")
+	f := w.create()
+	f.write("a", "new")
+	f.write("d", "new")
+	must(w, os.Remove(f.m.Workspace+"/gone"))
+	r, err := f.promote(nil)
+	must(w, err)
+	if r.Added != 1 || r.Modified != 1 || r.Deleted != 1 {
+		w.Errorf("%+v", r)
+	}
+	now, err := list(w.ws)
+	must(w, err)
+	if len(now) != 3 || f.l.Info().Head != "" {
+		w.Errorf("%d paths, head %q", len(now), f.l.Info().Head)
+	}
+	f.want("a", "new")
+	if c := f.change(snapshot.Base, snapshot.Current); len(c.Entries) != 0 {
+		w.Errorf("%d entries are left", len(c.Entries))
+	}
+	f.write("a", "newer")
+	_, err = f.promote(nil)
+	must(w, err)
+	f.want("a", "newer")
+	f.reopen()
+	f.want("a", "newer")
+}
+
+// promoteTwo: of two features that changed one file, the second is refused; what does not touch is promoted.
+func promoteTwo(w *world) {
+	w.file("a", "old")
+	w.file("b", "old")
+	f, g, h := w.create(), w.create(), w.create()
+	f.write("a", "f")
+	g.write("a", "g")
+	h.write("b", "h")
+	hidden := h.view()
+	moved := 0
+	_, err := f.promote(func(context.Context, int) error {
+		moved++
+		for _, other := range []*feature{g, h} {
+			other.unmount()
+			must(w, other.l.Rebase())
+			other.mount()
+		}
+		return nil
+	})
+	must(w, err)
+	if moved != 1 {
+		w.Errorf("asked %d times to move", moved)
+	}
+	g.want("a", "g")
+	h.wantView(hidden, "a feature beside a promote")
+	_, err = g.promote(nil)
+	w.is(err, snapshot.ErrConflict, "the second promote of a file")
+	_, err = h.promote(nil)
+	must(w, err)
+	for path, want := range map[string]string{"a": "f", "b": "h"} {
+		if data, err := os.ReadFile(w.ws + "/" + path); err != nil || string(data) != want {
+			w.Errorf("%s holds %q, %v", path, data, err)
+		}
+	}
+	refused := errors.New("held")
+	k := w.create()
+	k.write("a", "k")
+	_, err = k.promote(func(context.Context, int) error { return refused })
+	w.is(err, refused, "others who do not move")
+	if data, _ := os.ReadFile(w.ws + "/a"); string(data) != "f" {
+		w.Errorf("after a refused promote: %q", data)
+	}
+	k.want("a", "k")
+}
+
+// rollbackPast: what was sealed before a promote shows as it was, also what the promote took away.
+func rollbackPast(w *world) {
+	w.file("a", "old")
+	w.file("gone", "old")
+	w.file("dir/in", "old")
+	f := w.create()
+	base := f.view()
+	f.write("new", "new")
+	one, v := f.seal().ID, f.view()
+	f.write("a", "new")
+	must(w, os.Remove(f.m.Workspace+"/gone"))
+	must(w, os.RemoveAll(f.m.Workspace+"/dir"))
+	two, v2 := f.seal().ID, f.view()
+	_, err := f.promote(nil)
+	must(w, err)
+	f.reset(one)
+	f.wantView(v, "a checkpoint before the promote")
+	f.reset(two)
+	f.wantView(v2, "the checkpoint that was promoted")
+	f.reset(one)
+	f.reset(snapshot.Base)
+	f.wantView(base, "the base before the promote")
+	f.reopen()
+	g, err := w.fork(f, one)
+	must(w, err)
+	g.wantView(v, "a fork of it")
+	c := g.change(snapshot.Base, one)
+	if len(c.Entries) != 1 || c.Entries[0].Path != "new" {
+		w.Errorf("%+v", c.Entries)
+	}
+}
