@@ -174,6 +174,26 @@ func TestAliases(t *testing.T) {
 	}
 }
 
+func TestDropHead(t *testing.T) {
+	b := newBook(t)
+	one := seal(t, b, "one")
+	if err := b.Drop("one"); !errors.Is(err, snapshot.ErrHead) {
+		t.Errorf("dropping the head: %v", err)
+	}
+	alias := one
+	alias.ID, alias.AliasOf, alias.Layer = "alias", "one", 0
+	must(t, b.Add(alias))
+	must(t, b.Drop("one"))
+	again, err := Open(b.Dir())
+	must(t, err)
+	if s := again.State(); s.Head != "alias" || s.Ground != "alias" {
+		t.Errorf("the head is %q on %q", s.Head, s.Ground)
+	}
+	if _, err := again.Record("alias"); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRestore(t *testing.T) {
 	b := newBook(t)
 	seal(t, b, "one")

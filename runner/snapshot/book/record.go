@@ -207,36 +207,32 @@ func (b *Book) Add(r snapshot.Record) error {
 	return nil
 }
 
-// Drop forgets checkpoints; those that are not there are no error. An alias of one becomes a checkpoint of its own. The
-// head cannot be dropped: snapshot.ErrHead.
+// Drop forgets checkpoints; those that are not there are no error. An alias of one becomes a checkpoint of its own, and the
+// head, if it was that. Otherwise the head cannot be dropped: snapshot.ErrHead.
 func (b *Book) Drop(ids ...string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all, err := b.ids()
-	if err != nil {
-		return err
-	}
 	for _, id := range ids {
 		if err := CheckID(id); err != nil {
 			return err
 		}
-		if id == b.state.Head {
-			return fmt.Errorf("%s: %w", id, snapshot.ErrHead)
-		}
 	}
-	for _, id := range all {
-		if slices.Contains(ids, id) {
-			continue
+	heir, err := b.heirs(ids)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(ids, b.state.Head) {
+		next := b.state
+		if next.Head = heir[b.state.Head]; next.Head == "" {
+			return fmt.Errorf("%s: %w", b.state.Head, snapshot.ErrHead)
 		}
-		r, err := b.record(id)
-		if err != nil || r.AliasOf == "" || !slices.Contains(ids, r.AliasOf) {
-			continue
+		if next.Ground == b.state.Head {
+			next.Ground = next.Head
 		}
-		r.AliasOf = ""
-		if err := b.writeRecord(r, b.state.Identity); err != nil {
+		if err := b.write(StateFile, next); err != nil {
 			return err
 		}
-		b.records[id] = r
+		b.state = next
 	}
 	for _, id := range ids {
 		if err := remove(b.recordPath(id)); err != nil {
@@ -246,4 +242,29 @@ func (b *Book) Drop(ids ...string) error {
 		Step("dropped")
 	}
 	return nil
+}
+
+// heirs makes checkpoints of the aliases of those that will be dropped, and returns one for each.
+func (b *Book) heirs(dropped []string) (map[string]string, error) {
+	all, err := b.ids()
+	if err != nil {
+		return nil, err
+	}
+	heir := map[string]string{}
+	for _, id := range all {
+		if slices.Contains(dropped, id) {
+			continue
+		}
+		r, err := b.record(id)
+		if err != nil || r.AliasOf == "" || !slices.Contains(dropped, r.AliasOf) {
+			continue
+		}
+		heir[r.AliasOf] = id
+		r.AliasOf = ""
+		if err := b.writeRecord(r, b.state.Identity); err != nil {
+			return nil, err
+		}
+		b.records[id] = r
+	}
+	return heir, nil
 }
