@@ -18,8 +18,8 @@ import (
 )
 
 // Exchange replaces the mounts at the stacks' targets. Everybody inside stands still meanwhile, so the old mounts may go
-// before the new ones come. They go by umount2(MNT_EXPIRE), which unmounts what nobody uses and nothing else: it sees
-// also what /proc does not show, a descriptor on its way through a socket. Nobody can then write to an old upper.
+// before the new ones come. They go when umount2(MNT_EXPIRE) has said that nobody uses them: it sees also what /proc does
+// not show, a descriptor on its way through a socket. So nobody can write to an old upper afterwards.
 func (b *sandbox) Exchange(ctx context.Context, stacks ...isolation.Stack) error {
 	if len(stacks) == 0 {
 		return nil
@@ -304,7 +304,8 @@ func (x *exchange) plan(p *plan) error {
 	}
 	x.leave = len(p.steps)
 	for _, s := range x.stacks {
-		p.add("unmount "+s.Target, unix.SYS_UMOUNT2, relative(s.Target), unix.MNT_EXPIRE|unix.UMOUNT_NOFOLLOW)
+		// Not MNT_EXPIRE again: a lookup that meets a mount of somebody else on this host takes the mark off.
+		p.add("unmount "+s.Target, unix.SYS_UMOUNT2, relative(s.Target), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	}
 	for i, s := range x.stacks {
 		p.attach(x.trees[i], s.Target)
