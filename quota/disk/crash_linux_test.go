@@ -263,3 +263,49 @@ func TestDamaged(t *testing.T) {
 		t.Errorf("%d loop devices are left", n)
 	}
 }
+
+// TestAttached: what kernels before 6.15 get.
+func TestAttached(t *testing.T) {
+	dir := t.TempDir()
+	needs(t, Ext4, dir)
+	detached := detachedUppers
+	detachedUppers = func() bool { return false }
+	defer func() { detachedUppers = detached }()
+	s := openStore(t, dir)
+	u := create(t, s, "a", Ext4, Limits{Bytes: 10 * quota.MiB, Inodes: count(100)})
+	if want := filepath.Join(dir, "features/a/disk"); u.Dir() != want || !mountpoint(want) {
+		t.Fatal(u.Dir())
+	}
+	v, err := s.Open(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(v.Dir(), "x"), []byte("1"), 0o600), u.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !mountpoint(v.Dir()) {
+		t.Fatal("the first one that closes takes it away")
+	}
+	v.use.Close() // as if killed
+	v.volume.(*attachedVolume).use.Close()
+	done, err := s.Clean(t.Context())
+	if err != nil || len(done) != 1 || mountpoint(v.Dir()) {
+		t.Fatal(done, err)
+	}
+	v.volume.(*attachedVolume).root.Close()
+	if n := devices(t, dir); n != 0 {
+		t.Fatalf("%d loop devices are left", n)
+	}
+	if u, err = s.Open(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(filepath.Join(u.Dir(), "x")); err != nil || string(data) != "1" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if err := u.Discard(); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(filepath.Join(dir, "features/a")); len(left) != 0 || devices(t, dir) != 0 {
+		t.Error(left)
+	}
+}

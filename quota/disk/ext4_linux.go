@@ -72,6 +72,13 @@ func (p *place) allocate() error {
 }
 
 func (images) open(ctx context.Context, p *place) (volume, error) {
+	if !detachedUppers() {
+		return openAttached(ctx, p)
+	}
+	return openDetached(ctx, p)
+}
+
+func openDetached(ctx context.Context, p *place) (*imageVolume, error) {
 	// The device holds this very open file, and with it the lock: as long as the kernel uses it, the image is in use.
 	image, err := os.OpenFile(p.image(), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -107,8 +114,8 @@ func mountImage(l *os.File) (*os.File, error) {
 }
 
 // idle returns the blocks that are free inside to the host.
-func (m images) idle(ctx context.Context, p *place) (quota.Bytes, error) {
-	v, err := m.open(ctx, p)
+func (images) idle(ctx context.Context, p *place) (quota.Bytes, error) {
+	v, err := openDetached(ctx, p)
 	if err != nil {
 		return 0, err
 	}
@@ -119,23 +126,10 @@ func (m images) idle(ctx context.Context, p *place) (quota.Bytes, error) {
 	return allocated(p.image()), nil
 }
 
-// trim is FITRIM of everything; the loop device makes holes in the image of it.
-func trim(dir string) error {
-	const fitrim = 0xc0185879
-	f, err := os.Open(dir)
-	if err != nil {
+func (images) remove(p *place) error {
+	if err := detach(p); err != nil {
 		return err
 	}
-	defer func() { _ = f.Close() }()
-	all := struct{ start, length, least uint64 }{length: 1<<64 - 1}
-	err = ioctl(f, fitrim, &all)
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		return nil // a host's file system without holes: then it stays large
-	}
-	return os.NewSyscallError("FITRIM", err)
-}
-
-func (images) remove(p *place) error {
 	for _, name := range []string{p.image() + newSuffix, p.image()} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -357,7 +351,7 @@ func (v *imageVolume) grow(p *place, next *record, more quota.Bytes) error {
 		lack := more - (now - before)
 		next.Size += (lack + lack/32 + blockSize) / blockSize * blockSize
 		if err := v.growTo(image, l, next.Size); err != nil {
-			return fmt.Errorf("%w: %w", ErrResize, err)
+			return errors.Join(fmt.Errorf("%w: %w", ErrResize, err), image.Truncate(int64(p.Size)), unix.IoctlSetInt(int(l.Fd()), setCapacity, 0))
 		}
 	}
 	return fmt.Errorf("%w: it does not grow", ErrResize)
@@ -384,5 +378,9 @@ func (v *imageVolume) growTo(image, l *os.File, size quota.Bytes) error {
 	}
 	defer func() { _ = dir.Close() }()
 	blocks := uint64(size / blockSize)
-	return os.NewSyscallError("EXT4_IOC_RESIZE_FS", ioctl(dir, ext4Resize, &blocks))
+	err = ioctl(dir, ext4Resize, &blocks)
+	if errors.Is(err, unix.EPERM) {
+		return errors.New("the kernel lets only CAP_SYS_RESOURCE make it larger than it was made; fork the feature instead")
+	}
+	return os.NewSyscallError("EXT4_IOC_RESIZE_FS", err)
 }

@@ -64,6 +64,9 @@ func (memory) open(_ context.Context, p *place) (volume, error) {
 		return nil, errors.Join(os.NewSyscallError("fstatfs", err), root.Close())
 	}
 	p.Free, p.FreeInodes = quota.Bytes(int64(st.Bavail)*st.Frsize), quota.Count(st.Ffree)
+	if err := p.write(); err != nil {
+		return nil, errors.Join(err, root.Close())
+	}
 	return &memoryVolume{imageVolume{root}}, nil
 }
 

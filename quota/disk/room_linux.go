@@ -199,7 +199,7 @@ func (s *Store) Room(l Limits) (Room, error) {
 const templateAge = 30 * 24 * time.Hour
 
 // Clean removes what belongs to no unit and says what it was: project quotas without a directory, templates that were not
-// used for a month, files that a dead process left half-made. Loop devices go by themselves.
+// used for a month, files that a dead process left half-made, and mounts on kernels before 6.15. Loop devices go by themselves.
 func (s *Store) Clean(ctx context.Context) ([]string, error) {
 	unlock, err := s.lock()
 	if err != nil {
@@ -225,8 +225,12 @@ func (s *Store) Clean(ctx context.Context) ([]string, error) {
 		}
 		done = append(done, "disk/"+e.Name())
 	}
+	mounts, err := s.cleanMounts()
+	if err != nil {
+		return done, err
+	}
 	projects, err := s.cleanProjects(ctx)
-	return append(done, projects...), err
+	return slices.Concat(done, mounts, projects), err
 }
 
 // String names a unit in messages.
