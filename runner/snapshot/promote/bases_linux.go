@@ -231,6 +231,13 @@ func (b *Bases) publish(g int) error {
 	return b.write(s)
 }
 
+// unpublish takes a generation back that nobody has seen.
+func (b *Bases) unpublish(g int) error {
+	s := b.now()
+	s.Generation = g - 1
+	return b.write(s)
+}
+
 // retract takes a base layer back whose promote was undone. Once it was published it stays, because somebody may be on
 // it, but means nothing any more.
 func (b *Bases) retract(ctx context.Context, g int) error {

@@ -139,6 +139,8 @@ func TestKilled(t *testing.T) {
 			for n := 1; ; n++ {
 				b := newBox(t, project(t))
 				old := listing(t, b.ws)
+				other := newBoxAt(t, b.ws, b.w.dir+"2")
+				others := other.shows()
 				var seen map[string]string
 				b.sandbox(func(m string) error {
 					err := everything(m)
@@ -154,6 +156,9 @@ func TestKilled(t *testing.T) {
 				must(t, recovers(b.w.dir))
 				must(t, recovers(b.w.dir))
 				now := listing(t, b.ws)
+				if d := differences(others, other.shows()); d != "" {
+					t.Fatalf("killed at step %d: another feature saw (-), sees (+):\n%s", n, d)
+				}
 				switch {
 				case differences(old, now) == "":
 					olds++

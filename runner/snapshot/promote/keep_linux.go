@@ -57,9 +57,6 @@ func (p *promotion) keep(ctx context.Context) error {
 	if err == nil {
 		err = p.writeTouched()
 	}
-	if err == nil && !k.same {
-		err = journal.Syncfs(root)
-	}
 	return errors.Join(err, root.Close())
 }
 
@@ -94,6 +91,10 @@ func (k *keeper) all() error {
 		if err := k.directory(string(k.plan.Dirs[i].Path)); err != nil {
 			return err
 		}
+	}
+	// What we do beside the workspace's own names is nobody else's business.
+	if err := k.to.Whiteout(k.plan.Stage); err != nil {
+		return err
 	}
 	for i := range k.plan.Ops {
 		if err := k.op(i); err != nil {

@@ -38,6 +38,14 @@ func (p *promotion) run(ctx context.Context) (committed bool, err error) {
 	if err := p.lay(); err != nil {
 		return false, err
 	}
+	if b := p.t.Bases; b != nil {
+		p.plan.Generation = b.Generation()
+		if p.plan.Stage != "" {
+			p.plan.Bases = b.dir
+			p.plan.Generation++
+		}
+		p.report.Generation = p.plan.Generation
+	}
 	if err := p.plan.Write(p.t.Dir); err != nil {
 		return false, errors.Join(err, ignoreMissing(os.Remove(filepath.Join(p.t.Dir, journal.PlanFile))))
 	}
@@ -56,11 +64,8 @@ func (p *promotion) run(ctx context.Context) (committed bool, err error) {
 
 // replace stages everything and then puts it into place.
 func (p *promotion) replace(ctx context.Context) error {
-	if p.t.Bases != nil {
-		if err := p.keep(ctx); err != nil {
-			return err
-		}
-		journal.Step("all kept")
+	if err := p.publish(ctx); err != nil {
+		return err
 	}
 	if err := p.makeStage(); err != nil {
 		return err
@@ -69,7 +74,7 @@ func (p *promotion) replace(ctx context.Context) error {
 	if err := p.fill(ctx); err != nil {
 		return err
 	}
-	if err := journal.Syncfs(p.base); err != nil {
+	if err := p.sync(); err != nil {
 		return err
 	}
 	journal.Step("staged")
@@ -77,9 +82,6 @@ func (p *promotion) replace(ctx context.Context) error {
 		return err
 	}
 	journal.Step("journalled")
-	if err := p.publish(ctx); err != nil {
-		return err
-	}
 	if err := p.renameAll(ctx); err != nil {
 		return err
 	}
@@ -97,21 +99,44 @@ func (p *promotion) replace(ctx context.Context) error {
 
 // publish lets features of earlier generations see what the promote will take away, and live ones move onto it.
 func (p *promotion) publish(ctx context.Context) error {
-	if p.t.Bases == nil {
+	b := p.t.Bases
+	if b == nil {
 		return nil
 	}
-	if err := p.t.Bases.publish(p.plan.Generation); err != nil {
+	if err := p.keep(ctx); err != nil {
+		return err
+	}
+	journal.Step("all kept")
+	if err := b.publish(p.plan.Generation); err != nil {
 		return err
 	}
 	journal.Step("published")
 	if p.moving == nil {
 		return nil
 	}
-	if err := p.moving(ctx, p.plan.Generation); err != nil {
-		return err
+	err := p.moving(ctx, p.plan.Generation)
+	if errors.Is(err, tree.ErrStayed) {
+		err = errors.Join(err, b.unpublish(p.plan.Generation))
 	}
 	journal.Step("moved")
-	return nil
+	return err
+}
+
+// sync makes the stage and the base layer durable.
+func (p *promotion) sync() error {
+	if err := journal.Syncfs(p.base); err != nil || p.t.Bases == nil {
+		return err
+	}
+	kept, err := beneath.OpenRoot(p.t.Bases.dir)
+	if err != nil {
+		return err
+	}
+	defer kept.Close()
+	var a, b unix.Stat_t
+	if err := errors.Join(unix.Fstat(p.base.FD, &a), unix.Fstat(kept.FD, &b)); err != nil || a.Dev == b.Dev {
+		return err
+	}
+	return journal.Syncfs(kept)
 }
 
 // lay turns the entries into ops: one for the top of each tree that comes, goes or is replaced.

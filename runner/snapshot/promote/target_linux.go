@@ -33,9 +33,10 @@ func (t *Target) base() (*beneath.Root, func(), error) {
 // middle (see [Recover]). Then the journal says "done" until the caller has begun the feature anew, and calls
 // [Forget].
 //
-// With Bases, what the promote will take away is kept in a base layer first. When that is published, and before the
-// first rename, moving is called with the new generation: every live feature of the workspace has to show the new base
-// layer when it returns, and its error refuses the promote. Apply holds the workspace's lock meanwhile.
+// With Bases, what the promote will take away is kept in a base layer first. When that is published, and before anything
+// in the workspace changes, moving is called with the new generation: every live feature of the workspace has to show
+// the new base layer when it returns, and its error refuses the promote; one that is tree.ErrStayed says that none moved.
+// Apply holds the workspace's lock meanwhile. A change of nothing makes no generation.
 //
 // New objects get the owner of the directory that they are put into, others keep theirs, with their access control
 // lists and security labels. Content, modes, times, user.* attributes, links and holes are promoted; sockets and
@@ -117,10 +118,6 @@ func (p *promotion) prepare() error {
 	p.plan = journal.Plan{
 		Version: journal.Version, Lock: p.t.LockFile, Note: p.t.Note,
 		Workspace: p.t.Workspace, Inode: inode, Birth: birth,
-	}
-	if b := p.t.Bases; b != nil {
-		p.plan.Bases, p.plan.Generation = b.dir, b.Generation()+1
-		p.report.Generation = p.plan.Generation
 	}
 	return nil
 }

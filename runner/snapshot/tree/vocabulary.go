@@ -164,6 +164,10 @@ type Conflict struct {
 	Reason string `json:"reason"`
 }
 
+// ErrStayed is the refusal to move live features onto a new base layer before any of them has: nothing of it is left.
+// After another refusal the layer stays, because some may be on it.
+var ErrStayed = errors.New("no feature was moved")
+
 // ErrConflict is what a [ConflictError] is.
 var ErrConflict = errors.New("base_changed")
 

@@ -1,0 +1,456 @@
+package promote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/kernel"
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
+)
+
+// at lists the workspace as it was at a generation, from a real overlay.
+func (b *box) at(generation int) (all map[string]string) {
+	b.Helper()
+	s := kernel.Stack{UserXattr: b.w.state.UserXattr}
+	for _, r := range b.w.bases.Above(generation) {
+		s.Lower = append(s.Lower, r.Path)
+	}
+	if len(s.Lower) == 0 {
+		return b.list(b.ws)
+	}
+	s.Lower = append(s.Lower, b.ws)
+	m := b.TempDir()
+	must(b, kernel.Show(m, s, func() error {
+		all = b.list(m)
+		return nil
+	}))
+	return all
+}
+
+// list is kernel.List without the names of hard links: what a promote took of a group is no link of the rest any more.
+func (b *box) list(dir string) map[string]string {
+	b.Helper()
+	all, err := kernel.List(dir)
+	must(b, err)
+	for path, line := range all {
+		if head, tail, ok := strings.Cut(line, " = "); ok {
+			all[path] = head + tail[strings.IndexByte(tail, ' '):]
+		}
+	}
+	return all
+}
+
+// TestGenerations promotes random changes again and again: every state that the workspace had can still be seen, exactly,
+// and so can what another feature sees that began on one of them.
+func TestGenerations(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testGenerations(t)
+		return
+	}
+	seeds := 30
+	if testing.Short() {
+		seeds = 6
+	}
+	for seed := range seeds {
+		r := rand.New(rand.NewPCG(9, uint64(seed)))
+		b := newBox(t, func(ws string) {
+			for range 40 {
+				act(r, ws)
+			}
+		})
+		states := []map[string]string{b.list(b.ws)}
+		var began []int // the others' generations
+		var others []*box
+		var seen []map[string]string
+		for n := range 5 {
+			other := newBoxAt(t, b.ws, fmt.Sprintf("%s-%d", b.w.dir, n))
+			other.sandbox(func(m string) error {
+				for range r.IntN(10) {
+					act(r, m)
+				}
+				seen = append(seen, b.list(m))
+				return nil
+			})
+			others = append(others, other)
+			began = append(began, other.w.state.Generation)
+			b.sandbox(func(m string) error {
+				for range 1 + r.IntN(12) {
+					act(r, m)
+				}
+				return nil
+			})
+			if r := b.promote(); r.Generation == len(states) { // not a change of nothing
+				states = append(states, nil)
+			}
+			states[len(states)-1] = b.list(b.ws)
+		}
+		what := fmt.Sprintf("seed %d", seed)
+		b.checkStates(what, states)
+		for i, other := range others {
+			var now map[string]string
+			other.sandbox(func(m string) error { now = b.list(m); return nil })
+			if d := kernel.Differences(seen[i], now); d != "" {
+				t.Fatalf("%s: feature of generation %d saw (-), sees (+):\n%s", what, began[i], d)
+			}
+		}
+		// What nobody needs any more goes, the rest stays.
+		_, err := b.w.bases.Collect(t.Context(), 2)
+		must(t, err)
+		if exists(b.w.bases.path(2)) || len(states) > 3 && !exists(b.w.bases.path(3)) {
+			t.Errorf("%s: collected the wrong ones", what)
+		}
+		for g := 2; g < len(states); g++ {
+			if d := kernel.Differences(states[g], b.at(g)); d != "" {
+				t.Fatalf("%s: generation %d after collecting:\n%s", what, g, d)
+			}
+		}
+	}
+}
+
+func (b *box) checkStates(what string, states []map[string]string) {
+	b.Helper()
+	for g, want := range states {
+		if d := kernel.Differences(want, b.at(g)); d != "" {
+			b.Fatalf("%s: generation %d of %d was (-), shows (+):\n%s", what, g, len(states)-1, d)
+		}
+	}
+}
+
+// testGenerations is the same without overlays of our own: the view shows the old state.
+func testGenerations(t *testing.T) {
+	b := newBox(t, project(t))
+	want := listing(t, b.ws)["/edit"]
+	b.upper("edit", "mine")
+	must(t, os.Mkdir(b.w.dir+"/upper/new", 0o700))
+	b.promote()
+	v, err := tree.OpenView(append(b.w.bases.Above(0), tree.Root{Path: b.ws, Base: true, UserXattr: true}))
+	must(t, err)
+	defer v.Close()
+	f, err := v.Open("edit")
+	must(t, err)
+	defer f.Close()
+	text, err := kernel.Text(f)
+	must(t, err)
+	if !strings.HasSuffix(want, text) {
+		t.Errorf("edit was %s, shows %s", want, text)
+	}
+	if _, err := v.Lstat("new"); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("new: %v", err)
+	}
+}
+
+// TestMoving: live features are asked after the base layer can be seen and before anything moves, and can refuse.
+func TestMoving(t *testing.T) {
+	needOverlay(t)
+	b := newBox(t, project(t))
+	other := newBoxAt(t, b.ws, b.w.dir+"2")
+	b.sandbox(everything)
+	before, old := other.shows(), listing(t, b.ws)
+	why := errors.New("held")
+	c := b.change()
+	_, err := b.w.apply(t.Context(), c, func(_ context.Context, generation int) error {
+		if generation != 1 || len(other.w.bases.Above(0)) != 1 {
+			t.Errorf("generation %d, %v", generation, other.w.bases.Above(0))
+		}
+		if d := differences(before, other.shows()); d != "" {
+			t.Errorf("while moving:\n%s", d)
+		}
+		return why
+	})
+	if !errors.Is(err, why) {
+		t.Fatalf("refused: %v", err)
+	}
+	b.wantSame(old, "refused")
+	// Whoever moved already may stay where it is; whoever begins now does not see it.
+	if b.w.bases.Generation() != 1 || len(b.w.bases.Above(0)) != 0 || !exists(b.w.bases.path(1)) {
+		t.Errorf("generation %d, above 0: %v", b.w.bases.Generation(), b.w.bases.Above(0))
+	}
+	if touched, err := b.w.bases.Touched(0); err != nil || len(touched) > 0 {
+		t.Errorf("touched: %v, %v", touched, err)
+	}
+	if _, err := b.w.apply(t.Context(), b.change(), func(context.Context, int) error { return tree.ErrStayed }); !errors.Is(err, tree.ErrStayed) {
+		t.Fatalf("refused before anybody moved: %v", err)
+	}
+	if b.w.bases.Generation() != 1 || exists(b.w.bases.path(2)) {
+		t.Errorf("generation %d is left", b.w.bases.Generation())
+	}
+	r := b.promote()
+	if r.Generation != 2 || b.w.state.Generation != 2 {
+		t.Errorf("generation %d, %d", r.Generation, b.w.state.Generation)
+	}
+	if d := differences(before, other.shows()); d != "" {
+		t.Errorf("afterwards:\n%s", d)
+	}
+	list, err := other.w.conflicts(t.Context(), other.change())
+	if err != nil || len(list) > 0 {
+		t.Errorf("conflicts of a feature that changed nothing: %v, %v", list, err)
+	}
+}
+
+// TestRetracted: a promote that fails before its base layer could be seen leaves nothing of it, and no conflicts.
+func TestRetracted(t *testing.T) {
+	b := newBox(t, project(t))
+	needOverlay(t)
+	other := newBoxAt(t, b.ws, b.w.dir+"2")
+	b.sandbox(everything)
+	other.sandbox(everything)
+	for _, step := range []string{"kept", "planned", "all kept"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		journal.Step = func(name string) {
+			if name == step {
+				cancel()
+			}
+		}
+		_, err := b.w.apply(ctx, b.change(), nil)
+		journal.Step = func(string) {}
+		cancel()
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("%s: %v", step, err)
+		}
+		if b.w.bases.Generation() != 0 != (step == "all kept") {
+			t.Errorf("%s: generation %d", step, b.w.bases.Generation())
+		}
+		list, err := b.w.conflicts(t.Context(), b.change())
+		if err != nil || len(list) > 0 {
+			t.Errorf("%s: %v, %v", step, list, err)
+		}
+	}
+	b.promote()
+}
+
+// TestOpenWriter: what somebody has open for writing is copied, so that the base layer does not change with it.
+func TestOpenWriter(t *testing.T) {
+	needOverlay(t)
+	b := newBox(t, project(t))
+	want := listing(t, b.ws)
+	f, err := os.OpenFile(b.ws+"/edit", os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	data, err := unix.Mmap(int(f.Fd()), 0, 4, unix.PROT_WRITE|unix.PROT_READ, unix.MAP_SHARED)
+	must(t, err)
+	defer func() { must(t, unix.Munmap(data)) }()
+	b.upper("edit", "mine")
+	b.upper("keep", "mine")
+	b.promote()
+	copy(data, "XXXX")
+	_, err = f.WriteAt([]byte("theirs"), 0)
+	must(t, err)
+	got := b.at(0)
+	for _, path := range []string{"/edit", "/keep"} {
+		if linePart(got[path]) != linePart(want[path]) {
+			t.Errorf("%s was %s, shows %s", path, want[path], got[path])
+		}
+	}
+	var st unix.Stat_t
+	must(t, unix.Stat(b.w.bases.path(1)+"/keep", &st))
+	if st.Nlink != 1 {
+		t.Errorf("keep has %d links", st.Nlink)
+	}
+}
+
+// linePart is the sum at the end of a listing's line.
+func linePart(line string) string { return line[strings.LastIndexByte(line, ' ')+1:] }
+
+// TestNoSpaceForBases: a base layer that does not fit refuses the promote, and leaves nothing.
+func TestNoSpaceForBases(t *testing.T) {
+	needRoot(t)
+	b := newBox(t, func(ws string) {
+		project(t)(ws)
+		must(t, write(ws+"/big", strings.Repeat("x", 2<<20)))
+		must(t, write(ws+"/dir/big", strings.Repeat("y", 100<<10)))
+	})
+	b.upper("big", "small now")
+	must(t, os.Mkdir(b.w.dir+"/upper/dir", 0o755))
+	b.upper("dir/big", "small")
+	old := listing(t, b.ws)
+	c := b.change()
+	must(t, kernel.InNamespace(func() error {
+		for _, size := range []string{"size=1m", "nr_inodes=6"} {
+			if err := unix.Mount("tmpfs", b.w.bases.dir, "tmpfs", 0, size); err != nil {
+				return err
+			}
+			_, err := b.w.apply(t.Context(), c, nil)
+			if !errors.Is(err, unix.ENOSPC) {
+				t.Errorf("%s: %v", size, err)
+			}
+			left, err := filepath.Glob(b.w.bases.dir + "/[0-9]*")
+			if err != nil || len(left) > 0 {
+				t.Errorf("%s: left %v, %v", size, left, err)
+			}
+			must(t, unix.Unmount(b.w.bases.dir, unix.MNT_DETACH))
+			b.wantSame(old, size)
+			c = b.change()
+		}
+		return nil
+	}))
+	b.promote()
+}
+
+// TestCopied promotes a change of a copy of the workspace: what others changed since the copy is a conflict.
+func TestCopied(t *testing.T) {
+	b := newBox(t, project(t))
+	dir := t.TempDir()
+	manifest := map[string]tree.Seen{}
+	for _, name := range []string{"copy", "now"} {
+		must(t, os.Mkdir(dir+"/"+name, 0o755))
+		for _, f := range []string{"edit", "gone", "keep"} {
+			data, err := os.ReadFile(b.ws + "/" + f)
+			must(t, err)
+			must(t, write(dir+"/"+name+"/"+f, string(data)))
+			var st unix.Stat_t
+			must(t, unix.Lstat(b.ws+"/"+f, &st))
+			manifest[f] = journal.See(&st)
+		}
+	}
+	must(t, steps(write(dir+"/now/edit", "mine"), os.Remove(dir+"/now/gone"), write(dir+"/now/new", "new")))
+	promote := func() error {
+		old, err := tree.OpenView([]tree.Root{{Path: dir + "/copy", Plain: true}})
+		must(t, err)
+		now, err := tree.OpenView([]tree.Root{{Path: dir + "/now", Plain: true}})
+		must(t, err)
+		defer func() { must(t, steps(old.Close(), now.Close())) }()
+		c, err := tree.Compare(t.Context(), old, now, tree.CompareOptions{})
+		must(t, err)
+		tg := Target{
+			Dir: b.w.dir, Workspace: b.ws, Bases: b.w.bases, Old: old, New: now, Generation: 0,
+			Seen: func(path string) (tree.Seen, bool) { s, ok := manifest[path]; return s, ok },
+		}
+		_, err = Apply(t.Context(), tg, c, nil)
+		return err
+	}
+	others, err := os.ReadFile(b.ws + "/edit")
+	must(t, err)
+	must(t, write(b.ws+"/edit", "theirs"))
+	var ce *tree.ConflictError
+	if err := promote(); !errors.As(err, &ce) || len(ce.Conflicts) != 1 || ce.Conflicts[0].Path != "edit" {
+		t.Fatalf("others edited: %v", err)
+	}
+	must(t, write(b.ws+"/edit", string(others)))
+	var st unix.Stat_t
+	must(t, unix.Lstat(b.ws+"/edit", &st))
+	manifest["edit"] = journal.See(&st)
+	must(t, promote())
+	for path, want := range map[string]string{"edit": "mine", "new": "new", "keep": "same\n"} {
+		if data, err := os.ReadFile(b.ws + "/" + path); err != nil || string(data) != want {
+			t.Errorf("%s: %q, %v", path, data, err)
+		}
+	}
+	if exists(b.ws + "/gone") {
+		t.Error("gone is still there")
+	}
+}
+
+// TestBasesAreOnes: two ways to the same directory are one workspace, another directory at its place is not.
+func TestBasesAreOnes(t *testing.T) {
+	dir := t.TempDir()
+	must(t, steps(os.Mkdir(dir+"/ws", 0o755), os.Symlink("ws", dir+"/alias")))
+	a, err := OpenBases(dir+"/bases", dir+"/ws")
+	must(t, err)
+	b, err := OpenBases(dir+"/bases", dir+"/alias")
+	must(t, err)
+	must(t, steps(os.Rename(dir+"/ws", dir+"/old"), os.Mkdir(dir+"/ws", 0o755)))
+	c, err := OpenBases(dir+"/bases", dir+"/ws")
+	must(t, err)
+	if a.dir != b.dir || a.dir == c.dir {
+		t.Errorf("%s, %s, %s", a.dir, b.dir, c.dir)
+	}
+	must(t, os.RemoveAll(dir+"/ws"))
+	var we *tree.WorkspaceError
+	if _, err := OpenBases(dir+"/bases", dir+"/ws"); !errors.As(err, &we) || !errors.Is(err, tree.ErrMissing) {
+		t.Errorf("gone: %v", err)
+	}
+	must(t, write(a.dir+"/state.json", "{"))
+	if _, err := OpenBases(dir+"/bases", dir+"/old"); err != nil {
+		t.Errorf("moved: %v", err) // another path: another workspace
+	}
+	must(t, steps(os.Rename(dir+"/old", dir+"/ws")))
+	if _, err := OpenBases(dir+"/bases", dir+"/ws"); !errors.Is(err, tree.ErrUnusableLayers) {
+		t.Errorf("damaged: %v", err)
+	}
+}
+
+// TestBasesLock: a promote waits for those who read, and they do not wait for each other.
+func TestBasesLock(t *testing.T) {
+	b := newBox(t, nil)
+	one, err := b.w.bases.Lock(t.Context(), false)
+	must(t, err)
+	two, err := b.w.bases.Lock(t.Context(), false)
+	must(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.w.bases.Lock(ctx, true); !errors.Is(err, context.Canceled) {
+		t.Errorf("exclusive beside shared: %v", err)
+	}
+	two()
+	done := make(chan error, 1)
+	go func() {
+		unlock, err := b.w.bases.Lock(t.Context(), true)
+		if err == nil {
+			unlock()
+		}
+		done <- err
+	}()
+	one()
+	must(t, <-done)
+}
+
+// TestExchangedInALoop promotes while somebody exchanges a directory of the workspace with a link that leads out.
+func TestExchangedInALoop(t *testing.T) {
+	b := newBox(t, project(t))
+	outside := t.TempDir()
+	must(t, steps(write(outside+"/a", "outside"), os.Mkdir(outside+"/sub", 0o755), write(outside+"/sub/c", "outside")))
+	before := listing(t, outside)
+	must(t, os.Symlink(outside, b.ws+"/trap"))
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, b.ws+"/dir", unix.AT_FDCWD, b.ws+"/trap", unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	rounds, promoted := 60, 0
+	if testing.Short() {
+		rounds = 15
+	}
+	for n := range rounds {
+		must(t, os.MkdirAll(b.w.dir+"/upper/dir/sub", 0o755))
+		b.upper("dir/a", fmt.Sprint("mine ", n))
+		b.upper("dir/sub/c", fmt.Sprint("mine ", n))
+		c, err := b.w.change(t.Context())
+		if err != nil {
+			continue
+		}
+		if _, err = b.w.apply(t.Context(), c, nil); err == nil {
+			promoted++
+		} else if !errors.Is(err, tree.ErrConflict) {
+			must(t, recovers(b.w.dir))
+		}
+	}
+	close(stop)
+	<-done
+	if d := differences(before, listing(t, outside)); d != "" {
+		t.Fatalf("written outside:\n%s", d)
+	}
+	t.Logf("%d of %d promoted", promoted, rounds)
+	if left := leftovers(b.ws); left != nil {
+		t.Errorf("left %v", left)
+	}
+	if !slices.Contains([]int{0, 1}, len(leftovers(outside))) {
+		t.Error("stage outside")
+	}
+}
