@@ -27,3 +27,15 @@ func TestRandom(t *testing.T) {
 		snapshottest.Random(t, harness, int64(seed), ops)
 	}
 }
+
+// TestKill kills a child 40 times; CAISSON_TEST_LONG=1: 500 times.
+func TestKill(t *testing.T) {
+	kills := 40
+	switch {
+	case os.Getenv("CAISSON_TEST_LONG") != "":
+		kills = 500
+	case testing.Short():
+		kills = 10
+	}
+	snapshottest.Kill(t, harness, kills)
+}

@@ -40,7 +40,9 @@ func Mount(t testing.TB, stacks []snapshot.Stack) *Mounted {
 	m := &Mounted{}
 	for _, s := range stacks {
 		path := s.Upper
-		if len(s.Lower) > 0 {
+		if path == "" && len(s.Lower) == 1 {
+			path = s.Lower[0].Path // read-only, which the suite keeps to
+		} else if len(s.Lower) > 0 {
 			fd, err := mountStack(s)
 			if err != nil {
 				m.Close()

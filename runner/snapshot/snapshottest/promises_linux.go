@@ -71,14 +71,12 @@ func at(w *world) {
 			w.Errorf("%s can be written", s.Target)
 		}
 	}
-	if len(stacks[0].Lower) > 1 {
-		m := f.h.Mount(w, stacks)
-		defer m.Close()
-		now, err := listPair(m.Workspace, m.Home)
-		must(w, err)
-		if d := v.differ(now, exact); d != "" {
-			w.Errorf("the checkpoint's own mount:\n%s", d)
-		}
+	m := f.h.Mount(w, stacks)
+	defer m.Close()
+	now, err := listPair(m.Workspace, m.Home)
+	must(w, err)
+	if d := v.differ(now, exact); d != "" {
+		w.Errorf("the checkpoint's own mount:\n%s", d)
 	}
 	for where, want := range map[string]string{one: "one", snapshot.Current: "two", snapshot.Base: ""} {
 		r, err := f.l.OpenFile(where, "a")
