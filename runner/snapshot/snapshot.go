@@ -114,8 +114,7 @@ type PromoteOptions struct {
 	Kind      PromoteKind // empty: PromoteApply
 	PatchFile string      // for PromotePatch
 
-	// LockDir is a directory, common to all features of a state directory, for the locks that keep two promotes
-	// to one workspace apart. Empty: the directory above the feature's.
+	// LockDir is not used by drivers that keep base layers: CreateOptions.Bases has the lock.
 	LockDir string
 
 	// Moving is called before the first rename, when what will be taken away has been kept in the base layer of

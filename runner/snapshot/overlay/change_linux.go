@@ -76,39 +76,45 @@ func (l *layers) with(a, b *place, part string, do func(old, now *tree.View) err
 	return errors.Join(do(old, now), old.Close(), now.Close())
 }
 
-// ofChange opens the views that a change was read from.
-func (l *layers) ofChange(c *snapshot.Change, do func(old, now *tree.View, to *place) error) error {
+// ofChange opens the views that a change was read from: also when something was promoted since, which shows as conflicts.
+func (l *layers) ofChange(c *snapshot.Change, do func(p tree.Pair, to *place) error) error {
 	if c == nil || c.From == "" || c.To == "" {
 		return snapshot.ErrStaleChange
 	}
-	a, b, err := l.ends(c.From, c.To)
+	_, to, err := l.ends(c.From, c.To)
 	if err != nil {
 		return err
 	}
-	return l.with(&a, &b, "w", func(old, now *tree.View) error {
-		if !c.Of(old, now) {
-			return snapshot.ErrStaleChange
-		}
-		return do(old, now, &b)
-	})
+	l.reading.RLock()
+	defer l.reading.RUnlock()
+	p, err := c.Reopen()
+	if err != nil {
+		return err
+	}
+	current := l.book.State().Current
+	if c.From == snapshot.Current && p.Old.Layers()[0].Layer != current ||
+		c.To == snapshot.Current && p.New.Layers()[0].Layer != current {
+		return errors.Join(snapshot.ErrStaleChange, p.Close())
+	}
+	return errors.Join(do(p, &to), p.Close())
 }
 
 // WriteDiff prints a change in git's unified format.
 func (l *layers) WriteDiff(ctx context.Context, c *snapshot.Change, w io.Writer, o snapshot.DiffOptions) error {
-	return l.ofChange(c, func(old, now *tree.View, _ *place) error { return tree.WriteDiff(ctx, old, now, c, w, o) })
+	return l.ofChange(c, func(p tree.Pair, _ *place) error { return p.WriteDiff(ctx, c, w, o) })
 }
 
 // target is what package promote needs of a change.
-func (l *layers) target(old, now *tree.View, to *place) promote.Target {
+func (l *layers) target(p tree.Pair, to *place) promote.Target {
 	return promote.Target{
-		Dir: l.journal, Workspace: l.book.State().Workspace, Bases: l.bases, Old: old, New: now, Generation: to.generation,
+		Dir: l.journal, Workspace: l.book.State().Workspace, Bases: l.bases, Old: p.Old, New: p.New, Generation: to.generation,
 	}
 }
 
 // Conflicts lists the paths that the feature and others both changed, sorted.
 func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snapshot.Conflict, err error) {
-	err = l.ofChange(c, func(old, now *tree.View, to *place) error {
-		list, err = promote.Conflicts(ctx, l.target(old, now, to), c)
+	err = l.ofChange(c, func(p tree.Pair, to *place) error {
+		list, err = promote.Conflicts(ctx, l.target(p, to), c)
 		return err
 	})
 	return list, err
@@ -125,11 +131,8 @@ func (l *layers) Promote(ctx context.Context, c *snapshot.Change, o snapshot.Pro
 		return nil, snapshot.ErrStaleChange
 	}
 	var r *snapshot.PromoteReport
-	err = l.ofChange(c, func(old, now *tree.View, to *place) error {
-		t := l.target(old, now, to)
-		if t.LockFile, err = l.lockFile(o.LockDir); err != nil {
-			return err
-		}
+	err = l.ofChange(c, func(p tree.Pair, to *place) error {
+		t := l.target(p, to)
 		if l.shows(c.To) {
 			t.Note = []byte(noteCurrent)
 		}

@@ -109,11 +109,7 @@ func openBases(bases, dir, workspace string) (*promote.Bases, error) {
 	if bases == "" {
 		bases = filepath.Join(dir, "bases")
 	}
-	b, err := promote.OpenBases(bases, workspace)
-	if errors.Is(err, errors.ErrUnsupported) { // until package promote has them
-		return &promote.Bases{}, nil
-	}
-	return b, err
+	return promote.OpenBases(bases, workspace)
 }
 
 // originOf notes how the workspace is now, by the clock of the feature's directory.
@@ -206,8 +202,12 @@ func open(o snapshot.OpenOptions) (*layers, error) {
 		book: b, next: s.Next,
 		foreign: map[string]string{}, busy: map[int]bool{},
 	}
-	if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
-		return nil, err
+	// Without its workspace a feature can be looked at, repaired and removed.
+	if l.baseErr = l.checkBase(); l.baseErr == nil {
+		l.bases, l.baseErr = openBases(o.Bases, dir, s.Workspace)
+	}
+	if damage := (*snapshot.WorkspaceError)(nil); l.baseErr != nil && !errors.As(l.baseErr, &damage) {
+		return nil, l.baseErr
 	}
 	if _, err := l.paths(s.Lower, "w"); err != nil {
 		return nil, err

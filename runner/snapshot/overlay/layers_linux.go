@@ -23,8 +23,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
@@ -44,6 +42,7 @@ type layers struct {
 	readOnly     bool
 	find         func(feature string) (dir string, err error)
 	bases        *promote.Bases
+	baseErr      error // why there are none: the workspace is gone
 	book         *book.Book
 
 	mu        sync.Mutex // held by what writes
@@ -98,7 +97,12 @@ func (l *layers) Records() ([]snapshot.Record, error) {
 
 func (l *layers) Refs() ([]snapshot.LayerRef, error) { return l.book.Refs() }
 
-func (l *layers) Pin(ctx context.Context) (func(), error) { return l.bases.Lock(ctx, false) }
+func (l *layers) Pin(ctx context.Context) (func(), error) {
+	if l.bases == nil {
+		return nil, l.baseErr
+	}
+	return l.bases.Lock(ctx, false)
+}
 
 // place is a state: what is stacked on the base.
 type place struct {
@@ -183,6 +187,8 @@ func (l *layers) rootsOf(s *book.State, p *place, part string) ([]tree.Root, err
 		return append(roots, tree.Root{Path: l.homeLower(), UserXattr: s.UserXattr}), nil
 	case p.bare:
 		return roots, nil
+	case l.bases == nil:
+		return nil, l.baseErr
 	}
 	roots = append(roots, l.bases.Above(p.generation)...)
 	return append(roots, tree.Root{Path: s.Workspace, Base: true, UserXattr: s.UserXattr}), nil
@@ -253,7 +259,7 @@ func (l *layers) Stacks() []snapshot.Stack {
 	s := l.book.State()
 	list, err := l.stacks(&place{stack: s.Lower, generation: s.Generation, bare: s.Bare}, s.Current)
 	if err != nil {
-		return nil // Open has resolved them all
+		return nil // Open has resolved them all; without a workspace there are none, as Pin says
 	}
 	return list
 }
@@ -337,15 +343,4 @@ func (l *layers) OpenFile(at, path string) (*os.File, error) {
 	}
 	defer v.Close()
 	return v.Open(path)
-}
-
-func (l *layers) lockFile(dir string) (string, error) {
-	if dir == "" {
-		dir = filepath.Dir(l.dir)
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(l.book.State().Workspace, &st); err != nil {
-		return "", &fs.PathError{Op: "stat", Path: l.book.State().Workspace, Err: err}
-	}
-	return filepath.Join(dir, fmt.Sprintf("workspace-%x-%x.lock", st.Dev, st.Ino)), nil
 }

@@ -145,7 +145,9 @@ func (l *layers) promoted() error {
 		}
 		next := l.book.State()
 		next.Head, next.Ground, next.Lower, next.Bare = "", "", nil, false
-		next.Generation = l.bases.Generation()
+		if next.Generation, err = promote.Generation(l.journal); err != nil {
+			return err
+		}
 		if next.Origin, err = l.originNow(); err != nil {
 			return err
 		}
