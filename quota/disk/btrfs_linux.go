@@ -67,7 +67,7 @@ func (subvolumes) create(_ context.Context, p *place) error {
 	if err := limitSubvolume(p.plain(), p.Bytes); err != nil {
 		return err
 	}
-	return makeBallast(filepath.Join(p.plain(), ballastName))
+	return furnish(p.plain())
 }
 
 // limitSubvolume limits what is referred to; no two subvolumes of ours share anything.

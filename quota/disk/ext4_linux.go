@@ -119,7 +119,7 @@ func (images) idle(ctx context.Context, p *place) (quota.Bytes, error) {
 	if err != nil {
 		return 0, err
 	}
-	err = trim(v.dir())
+	err = trim(v.top())
 	if err := errors.Join(err, v.close()); err != nil {
 		return 0, err
 	}
@@ -211,7 +211,7 @@ func recoverImage(ctx context.Context, p *place, image *os.File) error {
 // imageVolume is a detached mount.
 type imageVolume struct{ root *os.File }
 
-func (v *imageVolume) dir() string { return procPath(v.root) }
+func (v *imageVolume) top() string { return procPath(v.root) }
 
 func (v *imageVolume) usage(r *record) (Usage, error) { return statUsage(v.root, r) }
 
@@ -230,7 +230,7 @@ func statUsage(root *os.File, r *record) (Usage, error) {
 // sync makes durable what is in the unit. The file system itself asks for no barriers (mountImage), so the image's own
 // file is synced after it.
 func (v *imageVolume) sync(p *place) error {
-	root, err := os.Open(v.dir())
+	root, err := os.Open(v.top())
 	if err != nil {
 		return err
 	}
@@ -270,7 +270,7 @@ func (v *imageVolume) resize(ctx context.Context, p *place, next *record) error 
 	if more == 0 {
 		return nil
 	}
-	filler, err := os.OpenFile(filepath.Join(v.dir(), ballastName, fillerName), os.O_RDWR|os.O_CREATE, 0o600)
+	filler, err := os.OpenFile(filepath.Join(v.top(), ballastName, fillerName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
 	}
@@ -304,7 +304,7 @@ func resizeFile(f *os.File, size int64) error {
 // resizeInodes adds or removes empty files.
 func (v *imageVolume) resizeInodes(p *place, next *record) error {
 	more := int(*next.Inodes - *p.Inodes)
-	dir := filepath.Join(v.dir(), ballastName, surplusName)
+	dir := filepath.Join(v.top(), ballastName, surplusName)
 	have, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -372,7 +372,7 @@ func (v *imageVolume) growTo(image, l *os.File, size quota.Bytes) error {
 	if err := unix.IoctlSetInt(int(l.Fd()), setCapacity, 0); err != nil {
 		return os.NewSyscallError("LOOP_SET_CAPACITY", err)
 	}
-	dir, err := os.Open(v.dir())
+	dir, err := os.Open(v.top())
 	if err != nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func openAttached(ctx context.Context, p *place) (_ volume, err error) {
 	return &attachedVolume{imageVolume{root}, p, use}, nil
 }
 
-func (v *attachedVolume) dir() string { return v.place.plain() }
+func (v *attachedVolume) top() string { return v.place.plain() }
 
 func (v *attachedVolume) close() error {
 	unlock, err := v.place.lock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -17,7 +18,7 @@ import (
 // directory is a volume that is a directory of the state directory's own file system.
 type directory struct{ path string }
 
-func (d directory) dir() string { return d.path }
+func (d directory) top() string { return d.path }
 func (directory) close() error  { return nil }
 
 func (d directory) sync(*place) error {
@@ -57,7 +58,7 @@ func (memory) open(_ context.Context, p *place) (volume, error) {
 		return nil, err
 	}
 	var st unix.Statfs_t
-	if err := makeBallast(procPath(root) + "/" + ballastName); err != nil {
+	if err := furnish(procPath(root)); err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
 	if err := unix.Fstatfs(int(root.Fd()), &st); err != nil {
@@ -76,7 +77,7 @@ func memorySize(r *record) []string {
 	if r.Inodes == nil {
 		return append(size, "nr_inodes=0")
 	}
-	return append(size, fmt.Sprintf("nr_inodes=%d", *r.Inodes+BallastInodes+slackInodes+1))
+	return append(size, fmt.Sprintf("nr_inodes=%d", *r.Inodes+BallastInodes+slackInodes+2))
 }
 
 type memoryVolume struct{ imageVolume }
@@ -116,9 +117,15 @@ func (v *memoryVolume) resize(_ context.Context, _ *place, next *record) error {
 // watched is the mechanism Watched: a directory, and nothing that stops a writer.
 type watched struct{ unplanned }
 
-func (watched) lockFile(p *place) string                 { return p.plain() }
-func (watched) create(_ context.Context, p *place) error { return p.makePlain() }
-func (watched) remove(p *place) error                    { return os.RemoveAll(p.plain()) }
+func (watched) lockFile(p *place) string { return p.plain() }
+
+func (watched) create(_ context.Context, p *place) error {
+	if err := p.makePlain(); err != nil {
+		return err
+	}
+	return os.Mkdir(filepath.Join(p.plain(), contentName), 0o700)
+}
+func (watched) remove(p *place) error { return os.RemoveAll(p.plain()) }
 
 func (watched) open(_ context.Context, p *place) (volume, error) {
 	return watchedVolume{directory{p.plain()}}, nil
@@ -134,7 +141,7 @@ type watchedVolume struct{ directory }
 func (watchedVolume) resize(context.Context, *place, *record) error { return nil }
 
 func (v watchedVolume) usage(*record) (Usage, error) {
-	root, err := os.Open(v.path)
+	root, err := os.Open(filepath.Join(v.path, contentName))
 	if err != nil {
 		return Usage{}, err
 	}

@@ -108,7 +108,7 @@ func (projects) create(_ context.Context, p *place) error {
 	if err := limitProject(dir, &p.record); err != nil {
 		return err
 	}
-	return makeBallast(filepath.Join(p.plain(), ballastName))
+	return furnish(p.plain())
 }
 
 // freeProject finds an id that nobody on this file system uses, and marks it as ours. Others number upwards from 1.
@@ -157,7 +157,7 @@ func limitProject(dir *os.File, r *record) error {
 	if r.Bytes > 0 {
 		q.hard = uint64((r.Bytes + Ballast + slackBytes) / quotaBlock)
 		if r.Inodes != nil {
-			q.inodesHard = uint64(*r.Inodes + BallastInodes + slackInodes)
+			q.inodesHard = uint64(*r.Inodes + BallastInodes + slackInodes + 2) // and the top and what counts
 		}
 	}
 	q.soft, q.inodesSoft = q.hard, q.inodesHard
@@ -237,7 +237,7 @@ func (v projectVolume) usage(r *record) (Usage, error) {
 	}
 	return Usage{
 		Used:   quota.Bytes(q.space) - Ballast - slackBytes,
-		Inodes: quota.Count(q.inodes) - BallastInodes - slackInodes,
+		Inodes: quota.Count(q.inodes) - BallastInodes - slackInodes - 2,
 	}, nil
 }
 

@@ -143,7 +143,7 @@ type mechanism interface {
 
 // volume is an open unit's file system.
 type volume interface {
-	dir() string
+	top() string
 	usage(r *record) (Usage, error)
 	// resize makes the limits what next says, and notes in next what it has to.
 	resize(ctx context.Context, p *place, next *record) error

@@ -26,7 +26,7 @@ const (
 
 const (
 	templatePrefix  = "ext4-"
-	templateVersion = 1
+	templateVersion = 2
 	newSuffix       = ".new"
 )
 
@@ -115,8 +115,8 @@ func inodesFor(l Limits) quota.Count {
 	if l.Inodes == nil {
 		return 0
 	}
-	const reserved = 11 // by ext4
-	return *l.Inodes + slackInodes + BallastInodes + reserved
+	const reserved, content = 11, 1 // by ext4; the directory for what counts
+	return *l.Inodes + slackInodes + BallastInodes + reserved + content
 }
 
 // firstSize is a guess: inodes of 256 bytes, 2 % (at most 4,096 blocks) that the kernel keeps, bitmaps.
@@ -175,8 +175,7 @@ func (t *template) furnish(root *os.File, l Limits) error {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return err
 	}
-	ballast := filepath.Join(dir, ballastName)
-	if err := makeBallast(ballast); err != nil {
+	if err := furnish(dir); err != nil {
 		return err
 	}
 	var st unix.Statfs_t
@@ -187,7 +186,7 @@ func (t *template) furnish(root *os.File, l Limits) error {
 		// mkfs rounds up for every group of blocks: what is too many is taken by empty files that stay.
 		surplus := int(quota.Count(st.Ffree) - *l.Inodes - slackInodes)
 		if surplus > int(*l.Inodes/100) {
-			if err := fillInodes(filepath.Join(ballast, surplusName), 0, surplus-1); err != nil { // and their directory
+			if err := fillInodes(filepath.Join(dir, ballastName, surplusName), 0, surplus-1); err != nil { // and their directory
 				return err
 			}
 		}

@@ -21,7 +21,12 @@ const (
 	plainName  = "disk" // the directory of units without a file system of their own
 )
 
-const ballastName = "ballast" // in a unit
+// Names at the top of a unit. What counts has a directory of its own there, so that whoever opens that can refuse links,
+// which the top of a detached mount in /proc/self/fd is, and finds nothing in it that is not his.
+const (
+	contentName = "disk"
+	ballastName = "ballast"
+)
 
 // Unit is an open disk unit. It is safe for concurrent use.
 type Unit struct {
@@ -34,8 +39,8 @@ type Unit struct {
 }
 
 // Dir is the directory that counts: 0700, below /proc/self/fd for units with a file system of their own, so good for this
-// process only and until Close. The name "ballast" in it is taken.
-func (u *Unit) Dir() string { return u.volume.dir() }
+// process only and until Close.
+func (u *Unit) Dir() string { return filepath.Join(u.volume.top(), contentName) }
 
 // Mechanism says how the limits are enforced.
 func (u *Unit) Mechanism() Mechanism { return u.place.Mechanism }
@@ -115,11 +120,23 @@ func (u *Unit) Reserve(free bool) error {
 	case u.place.Mechanism == Watched:
 		return nil // nothing stops a writer there
 	}
-	dir := filepath.Join(u.Dir(), ballastName)
+	dir := filepath.Join(u.volume.top(), ballastName)
 	if free {
 		return dropBallast(dir)
 	}
 	return makeBallast(dir)
+}
+
+// furnish makes what is at the top of an empty unit.
+func furnish(top string) error {
+	content := filepath.Join(top, contentName)
+	if err := os.Mkdir(content, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(content, 0o700); err != nil { // whatever the umask is
+		return err
+	}
+	return makeBallast(filepath.Join(top, ballastName))
 }
 
 // makeBallast makes what is missing: files, of which the first one is large.
