@@ -136,6 +136,7 @@ var (
 	ErrPathTooLong    = tree.ErrPathTooLong
 	ErrUnusableLayers = tree.ErrUnusableLayers
 	ErrConflict       = tree.ErrConflict // what a ConflictError is
+	ErrStayed         = tree.ErrStayed   // what PromoteOptions.Moving answers if it refuses before anything moved
 )
 
 // Check tells whether a directory can be a workspace of the state directory stateDir, which need not exist. Its

@@ -77,6 +77,7 @@ func (b *box) create() *box {
 	must(b, err)
 	b.l = l.(*layers)
 	b.mount()
+	b.Cleanup(b.unmount)
 	return b
 }
 
