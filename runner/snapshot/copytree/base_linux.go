@@ -91,12 +91,9 @@ func (l *layers) Promote(ctx context.Context, c *snapshot.Change, o snapshot.Pro
 		return nil, snapshot.ErrStaleChange
 	}
 	var r *snapshot.PromoteReport
-	err = l.ofChange(c, func(old, now *tree.View, to *place) error {
-		t, err := l.target(old, now, to)
+	err = l.ofChange(c, func(p tree.Pair, to *place) error {
+		t, err := l.target(p, to)
 		if err != nil {
-			return err
-		}
-		if t.LockFile, err = l.lockFile(o.LockDir); err != nil {
 			return err
 		}
 		same, err := l.shows(ctx, c.To)
@@ -123,10 +120,10 @@ func (l *layers) Promote(ctx context.Context, c *snapshot.Change, o snapshot.Pro
 }
 
 // target is what package promote needs of a change.
-func (l *layers) target(old, now *tree.View, to *place) (promote.Target, error) {
+func (l *layers) target(p tree.Pair, to *place) (promote.Target, error) {
 	seen, err := l.readBase(to.base)
 	return promote.Target{
-		Dir: l.dir, Workspace: l.book.State().Workspace, Bases: l.bases, Old: old, New: now, Generation: to.generation,
+		Dir: l.journal, Workspace: l.book.State().Workspace, Bases: l.bases, Old: p.Old, New: p.New, Generation: to.generation,
 		Seen: func(path string) (tree.Seen, bool) { s, ok := seen[path]; return s, ok },
 	}, err
 }
@@ -145,18 +142,21 @@ func (l *layers) shows(ctx context.Context, name string) (bool, error) {
 
 // promoted begins the feature anew after a promote of its current state, and ends the promote. It can be repeated.
 func (l *layers) promoted(ctx context.Context) error {
-	note, pending, err := promote.Pending(l.dir)
+	note, pending, err := promote.Pending(l.journal)
 	if err != nil || !pending {
 		return err
 	}
 	if string(note) != noteCurrent {
-		return promote.Forget(l.dir)
+		return promote.Forget(l.journal)
 	}
 	if err := l.checkBase(); err != nil {
 		return err
 	}
 	next := l.book.State()
-	next.Head, next.Ground, next.Generation = "", "", l.bases.Generation()
+	next.Head, next.Ground = "", ""
+	if next.Generation, err = promote.Generation(l.journal); err != nil {
+		return err
+	}
 	if next.Origin, err = l.originNow(); err != nil {
 		return err
 	}
@@ -171,5 +171,5 @@ func (l *layers) promoted(ctx context.Context) error {
 	if err := l.sync(); err != nil {
 		return err
 	}
-	return promote.Forget(l.dir)
+	return promote.Forget(l.journal)
 }

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,8 +61,8 @@ func (l *layers) compare(ctx context.Context, a, b *place, part string, strict b
 	return c, err
 }
 
-// ofChange opens the views that a change was read from.
-func (l *layers) ofChange(c *snapshot.Change, do func(old, now *tree.View, to *place) error) error {
+// ofChange opens the views that a change was read from, if they are still those of its ends.
+func (l *layers) ofChange(c *snapshot.Change, do func(p tree.Pair, to *place) error) error {
 	if c == nil || c.From == "" || c.To == "" {
 		return snapshot.ErrStaleChange
 	}
@@ -76,13 +74,13 @@ func (l *layers) ofChange(c *snapshot.Change, do func(old, now *tree.View, to *p
 		if !c.Of(old, now) {
 			return snapshot.ErrStaleChange
 		}
-		return do(old, now, &b)
+		return do(tree.Pair{Old: old, New: now}, &b)
 	})
 }
 
 // WriteDiff prints a change in git's unified format.
 func (l *layers) WriteDiff(ctx context.Context, c *snapshot.Change, w io.Writer, o snapshot.DiffOptions) error {
-	return l.ofChange(c, func(old, now *tree.View, _ *place) error { return tree.WriteDiff(ctx, old, now, c, w, o) })
+	return l.ofChange(c, func(p tree.Pair, _ *place) error { return p.WriteDiff(ctx, c, w, o) })
 }
 
 // Conflicts lists the paths that the feature and others both changed, sorted.
@@ -90,8 +88,8 @@ func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snap
 	if err := l.checkBase(); err != nil {
 		return nil, err
 	}
-	err = l.ofChange(c, func(old, now *tree.View, to *place) error {
-		t, err := l.target(old, now, to)
+	err = l.ofChange(c, func(p tree.Pair, to *place) error {
+		t, err := l.target(p, to)
 		if err != nil {
 			return err
 		}
@@ -109,17 +107,6 @@ func (l *layers) originNow() (snapshot.Origin, error) {
 	}
 	defer ws.Close()
 	return originOf(ws, l.dir)
-}
-
-func (l *layers) lockFile(dir string) (string, error) {
-	if dir == "" {
-		dir = filepath.Dir(l.dir)
-	}
-	var st unix.Stat_t
-	if err := unix.Stat(l.book.State().Workspace, &st); err != nil {
-		return "", &fs.PathError{Op: "stat", Path: l.book.State().Workspace, Err: err}
-	}
-	return filepath.Join(dir, fmt.Sprintf("workspace-%x-%x.lock", st.Dev, st.Ino)), nil
 }
 
 // Index reads all that a checkpoint changes.

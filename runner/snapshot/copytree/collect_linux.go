@@ -71,9 +71,6 @@ func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	for _, n := range numbers {
-		if l.busy[n] {
-			continue
-		}
 		if err := os.Rename(l.book.Layer(n), l.book.Layer(n)+gone); err != nil {
 			return err
 		}
@@ -86,6 +83,9 @@ func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 func (l *layers) Sync(context.Context) error { return l.sync() }
 
 func (l *layers) sync() error {
+	if l.durable != nil {
+		return l.durable()
+	}
 	r, err := beneath.OpenRoot(l.dir)
 	if err != nil {
 		return err

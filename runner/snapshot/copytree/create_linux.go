@@ -1,6 +1,7 @@
 package copytree
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,9 @@ func begin(o snapshot.CreateOptions) (*layers, book.State, error) {
 	if s.Inode, s.Birth, err = beneath.Identity(ws.FD); err != nil {
 		return nil, s, ws.Fail("stat", ".", err)
 	}
-	l := &layers{dir: dir, feature: o.Feature, foreign: map[string]string{}, busy: map[int]bool{}, next: 1}
+	l := &layers{
+		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: o.Feature, next: 1, foreign: map[string]string{},
+	}
 	if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
 		return nil, s, err
 	}
@@ -118,11 +121,7 @@ func openBases(bases, dir, workspace string) (*promote.Bases, error) {
 	if bases == "" {
 		bases = filepath.Join(dir, "bases")
 	}
-	b, err := promote.OpenBases(bases, workspace)
-	if errors.Is(err, errors.ErrUnsupported) { // until package promote has them
-		return &promote.Bases{}, nil
-	}
-	return b, err
+	return promote.OpenBases(bases, workspace)
 }
 
 // originOf notes how the workspace is now, by the clock of the feature's directory.
@@ -209,8 +208,8 @@ func open(o snapshot.OpenOptions) (*layers, error) {
 		return nil, &snapshot.DamageError{Path: filepath.Join(dir, book.StateFile), Err: fmt.Errorf("is of driver %q", s.Driver)}
 	}
 	l := &layers{
-		dir: dir, feature: s.Feature, readOnly: o.ReadOnly, find: o.Resolve, book: b, next: s.Next,
-		foreign: map[string]string{}, busy: map[int]bool{},
+		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: s.Feature, readOnly: o.ReadOnly,
+		find: o.Resolve, book: b, next: s.Next, foreign: map[string]string{},
 	}
 	if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
 		return nil, err
@@ -228,7 +227,7 @@ func open(o snapshot.OpenOptions) (*layers, error) {
 
 // recover finishes what was cut short.
 func (l *layers) recover() error {
-	promoted, err := promote.Recover(l.dir, l.bases)
+	promoted, err := promote.Recover(l.journal, l.bases)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,8 @@ import (
 // layers is a feature's layers.
 type layers struct {
 	dir, feature string
+	journal      string       // directory for a promote's journal
+	durable      func() error // makes dir durable; nil: syncfs
 	readOnly     bool
 	find         func(feature string) (dir string, err error)
 	bases        *promote.Bases
@@ -29,8 +31,7 @@ type layers struct {
 
 	mu    sync.Mutex // held by what writes
 	next  int        // the next number for a layer; what is between the book's Next and this is being made
-	busy  map[int]bool
-	known *sealed // how the current layer was when it was copied last
+	known *sealed    // how the current layer was when it was copied last
 
 	reading sync.RWMutex // held for reading while a view is open: its layers stay
 

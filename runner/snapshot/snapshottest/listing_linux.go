@@ -38,6 +38,7 @@ type compared int
 
 const (
 	exact    compared = iota
+	imported          // but for how files are stored
 	modelled          // times that nobody set, and how files are stored
 	promoted          // also sockets, owners, times and links
 )
@@ -47,7 +48,7 @@ func set(t unix.Timespec) bool { return t.Sec < 1e9 }
 
 func (n node) reduce(how compared) node {
 	switch how {
-	case modelled:
+	case imported, modelled:
 		n.sparse = false
 	case promoted:
 		n.sparse, n.group, n.uid, n.gid, n.mtime = false, "", 0, 0, unix.Timespec{}
