@@ -104,12 +104,20 @@ func (c *copySeal) frozen(ctx context.Context, live *snapshot.Live) (pause time.
 
 // pass copies what changed, for the first time or since the pass before.
 func (c *copySeal) pass(ctx context.Context, mapped []string) error {
+	before := c.before()
 	for _, p := range parts {
-		if err := c.part(ctx, p.name, always(p.target, mapped, c.before().mapped)); err != nil {
+		manifest := before.manifests[p.name]
+		if c.delta[p.name] != nil {
+			manifest = c.now.manifests[p.name]
+		}
+		err := c.copy(ctx, p.name, manifest, tree.DeltaOptions{
+			Always: always(p.target, mapped, before.mapped), RacyBefore: before.frozen.Add(-racy), Resume: c.delta[p.name],
+		})
+		if err != nil {
 			return err
 		}
 	}
-	// The parts are one layer and lie on the same stack.
+	// The parts are one layer and lie on the same stack: if one is whole, the other has to be.
 	if c.delta["w"].Whole == c.delta["h"].Whole {
 		return nil
 	}
@@ -117,7 +125,10 @@ func (c *copySeal) pass(ctx context.Context, mapped []string) error {
 		if c.delta[p.name].Whole {
 			continue
 		}
-		if err := c.again(ctx, p.name); err != nil {
+		if err := c.l.empty(ctx, filepath.Join(c.l.book.Layer(c.layer), p.name)); err != nil {
+			return err
+		}
+		if err := c.copy(ctx, p.name, nil, tree.DeltaOptions{}); err != nil {
 			return err
 		}
 	}
@@ -132,32 +143,11 @@ func (c *copySeal) before() *copied {
 	return c.l.copied
 }
 
-func (c *copySeal) part(ctx context.Context, part string, always []string) error {
-	manifest := c.now.manifests[part]
-	if c.delta[part] == nil {
-		manifest = c.before().manifests[part]
-	}
-	o := tree.DeltaOptions{
-		Always: always, RacyBefore: c.before().frozen.Add(-racy), UserXattr: c.state.UserXattr, Resume: c.delta[part],
-	}
-	from := tree.Root{Path: c.l.book.Layer(c.state.Current) + "/" + part, UserXattr: c.state.UserXattr}
-	m, d, err := tree.CopyDelta(ctx, from, manifest, c.l.book.Layer(c.layer)+"/"+part, o)
-	if err != nil {
-		return err
-	}
-	c.now.manifests[part], c.delta[part] = m, &d
-	c.files += d.Files
-	c.bytes += d.Bytes
-	return nil
-}
-
-// again copies the whole of a part of which there is a delta.
-func (c *copySeal) again(ctx context.Context, part string) error {
-	if err := c.l.empty(ctx, filepath.Join(c.l.book.Layer(c.layer), part)); err != nil {
-		return err
-	}
-	from := tree.Root{Path: c.l.book.Layer(c.state.Current) + "/" + part, UserXattr: c.state.UserXattr}
-	m, d, err := tree.CopyDelta(ctx, from, nil, c.l.book.Layer(c.layer)+"/"+part, tree.DeltaOptions{UserXattr: c.state.UserXattr})
+// copy copies from one part of the current layer what changed since manifest was made of it.
+func (c *copySeal) copy(ctx context.Context, part string, manifest *tree.Manifest, o tree.DeltaOptions) error {
+	o.UserXattr = c.state.UserXattr
+	from := tree.Root{Path: filepath.Join(c.l.book.Layer(c.state.Current), part), UserXattr: o.UserXattr}
+	m, d, err := tree.CopyDelta(ctx, from, manifest, filepath.Join(c.l.book.Layer(c.layer), part), o)
 	if err != nil {
 		return err
 	}

@@ -186,7 +186,9 @@ func (l *layers) replace(run []snapshot.LayerRef, n, level int) error {
 		return err
 	}
 	head := l.book.State().Head
-	slices.SortStableFunc(all, func(a, b snapshot.Record) int { return bool2int(b.ID == head) - bool2int(a.ID == head) })
+	if i := slices.IndexFunc(all, func(r snapshot.Record) bool { return r.ID == head }); i > 0 {
+		all[0], all[i] = all[i], all[0]
+	}
 	for i := range all {
 		r := &all[i]
 		at := find(r.Stack, run)
@@ -210,11 +212,4 @@ func find(stack, run []snapshot.LayerRef) int {
 		}
 	}
 	return -1
-}
-
-func bool2int(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
