@@ -22,8 +22,8 @@ import (
 // blockSize is that of images, and of their loop devices.
 const blockSize = 4096
 
-// images is the mechanism Ext4: a file system in an image, without a journal. What a killed process leaves is in order, for
-// the kernel unmounts it then; after a loss of power it is checked (recoverImage).
+// images is the mechanism Ext4: a file system in an image. What a killed process leaves is in order, for the kernel unmounts
+// it then; after a loss of power it is checked (recoverImage).
 type images struct{}
 
 func (images) lockFile(p *place) string { return p.image() }
@@ -110,7 +110,7 @@ func openDetached(ctx context.Context, p *place) (*imageVolume, error) {
 // survive a loss of power is synced by Unit.Sync.
 func mountImage(l *os.File) (*os.File, error) {
 	return mount("ext4", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOATIME,
-		"source="+l.Name(), "noinit_itable", "nobarrier")
+		"source="+l.Name(), "noinit_itable", "nobarrier", "data=writeback")
 }
 
 // idle returns the blocks that are free inside to the host.
@@ -142,12 +142,14 @@ func (images) remove(p *place) error {
 const (
 	superAt       = 1024
 	superState    = 0x3a
+	superIncompat = 0x60
 	superUUID     = 0x68
 	superChecksum = 0x3fc
 	superSize     = 1024
 
-	stateValid = 1
-	stateError = 2
+	stateValid    = 1
+	stateError    = 2
+	needsRecovery = 4 // of the incompatible features: it is, or was, mounted
 )
 
 func readSuper(image *os.File) ([]byte, error) {
@@ -188,7 +190,8 @@ func recoverImage(ctx context.Context, p *place, image *os.File) error {
 	if err != nil {
 		return err
 	}
-	if state := binary.LittleEndian.Uint16(super[superState:]); state&stateValid != 0 && state&stateError == 0 {
+	state, features := binary.LittleEndian.Uint16(super[superState:]), binary.LittleEndian.Uint32(super[superIncompat:])
+	if state&stateValid != 0 && state&stateError == 0 && features&needsRecovery == 0 {
 		return nil
 	}
 	fsck, err := tool("e2fsck")
@@ -252,8 +255,6 @@ const (
 	ext4Resize  = 0x40086610 // EXT4_IOC_RESIZE_FS
 	setCapacity = 0x4c07     // LOOP_SET_CAPACITY
 )
-
-const fillerName = "filler" // in the ballast: what a smaller limit takes away
 
 // resize makes a limit smaller by filling up what is to be missing, and larger by emptying that first, then by growing.
 // Inodes are there from the beginning and become no more than they were then.

@@ -26,7 +26,7 @@ const (
 
 const (
 	templatePrefix  = "ext4-"
-	templateVersion = 2
+	templateVersion = 3
 	newSuffix       = ".new"
 )
 
@@ -97,11 +97,11 @@ func makeTemplate(ctx context.Context, base string, l Limits) (*template, error)
 	size := firstSize(l)
 	const turns = 8
 	for range turns {
-		t.Size = (size + blockSize - 1) / blockSize * blockSize
+		t.Size = max((size+blockSize-1)/blockSize*blockSize, leastSize)
 		if err := t.format(ctx, tmp, l); err != nil {
 			return nil, err
 		}
-		if t.Free >= want && t.Free-want <= near {
+		if t.Free >= want && (t.Free-want <= near || t.Size == leastSize) {
 			return t, t.save(tmp, base)
 		}
 		// A little more than what lacks: then rounding does not make it one more turn.
@@ -109,6 +109,9 @@ func makeTemplate(ctx context.Context, base string, l Limits) (*template, error)
 	}
 	return nil, fmt.Errorf("mkfs.ext4 makes no image with %s free: %w", want, errors.ErrUnsupported)
 }
+
+// leastSize is that of an image in which mkfs makes a journal.
+const leastSize = 16 * quota.MiB
 
 // inodesFor is how many a file system with these limits needs; 0 leaves it to mkfs.
 func inodesFor(l Limits) quota.Count {
@@ -125,7 +128,7 @@ func firstSize(l Limits) quota.Bytes {
 	if l.Inodes == nil {
 		need += need / 16 // an inode for each block
 	}
-	return need + min(need/50, 4096*blockSize) + need/2048 + 128*quota.KiB
+	return journal(l)*quota.MiB + need + min(need/50, 4096*blockSize) + need/2048 + 128*quota.KiB
 }
 
 func (t *template) save(tmp, base string) error {
@@ -152,7 +155,7 @@ func (t *template) format(ctx context.Context, file string, l Limits) error {
 	if err := f.Truncate(int64(t.Size)); err != nil {
 		return err
 	}
-	if err := mkfs(ctx, f, inodesFor(l)); err != nil {
+	if err := mkfs(ctx, f, l); err != nil {
 		return err
 	}
 	loop, err := attach(f)
@@ -191,6 +194,14 @@ func (t *template) furnish(root *os.File, l Limits) error {
 			}
 		}
 	}
+	if t.Size == leastSize { // more than was asked for
+		if err := unix.Fstatfs(int(root.Fd()), &st); err != nil {
+			return os.NewSyscallError("fstatfs", err)
+		}
+		if err := fillBytes(dir, quota.Bytes(int64(st.Bavail)*st.Frsize)-l.Bytes-slackBytes); err != nil {
+			return err
+		}
+	}
 	if err := unix.Fstatfs(int(root.Fd()), &st); err != nil {
 		return os.NewSyscallError("fstatfs", err)
 	}
@@ -198,7 +209,23 @@ func (t *template) furnish(root *os.File, l Limits) error {
 	return nil
 }
 
-const surplusName = "surplus" // in the ballast
+// Names in the ballast: what is too much.
+const (
+	fillerName  = "filler"
+	surplusName = "surplus"
+)
+
+// fillBytes takes bytes away for good, as resize does.
+func fillBytes(top string, n quota.Bytes) error {
+	if n < blockSize {
+		return nil
+	}
+	f, err := os.OpenFile(filepath.Join(top, ballastName, fillerName), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(resizeFile(f, int64(n/blockSize*blockSize)), f.Close())
+}
 
 // fillInodes makes n empty files that stay, numbered from first.
 func fillInodes(dir string, first, n int) error {
@@ -214,17 +241,29 @@ func fillInodes(dir string, first, n int) error {
 }
 
 // features of ext4 are named one by one: what an image is does not depend on the host's /etc/mke2fs.conf.
-const ext4Features = "none,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink," +
+//
+// There is a journal, small, although nothing needs one (see images): without it the kernel does not give out an inode that
+// was deleted in the last minutes, and looks at each of them again for every file that is made (recently_deleted()).
+const ext4Features = "none,has_journal,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink," +
 	"extra_isize,metadata_csum,metadata_csum_seed"
 
-func mkfs(ctx context.Context, image *os.File, inodes quota.Count) error {
+// journal is its size in MiB: the least there can be, and some more for where much happens.
+func journal(l Limits) quota.Bytes {
+	if l.Bytes < 256*quota.MiB {
+		return 4
+	}
+	return 8
+}
+
+func mkfs(ctx context.Context, image *os.File, l Limits) error {
 	program, err := tool("mkfs.ext4")
 	if err != nil {
 		return err
 	}
 	args := []string{"-q", "-F", "-O", ext4Features, "-b", strconv.Itoa(blockSize), "-I", "256", "-m", "0",
-		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0,packed_meta_blocks=1"}
-	if inodes > 0 {
+		"-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0,packed_meta_blocks=1",
+		"-J", fmt.Sprint("size=", int64(journal(l)))}
+	if inodes := inodesFor(l); inodes > 0 {
 		args = append(args, "-N", inodes.String())
 	} else {
 		args = append(args, "-i", strconv.Itoa(blockSize))
