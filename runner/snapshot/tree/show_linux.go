@@ -110,6 +110,10 @@ func (v *View) Walk(ctx context.Context, do func(path string, s Stat) error) err
 
 // walk visits a directory and what is below it, and closes it.
 func (v *View) walk(ctx context.Context, d *dir, path string, do func(path string, s Stat) error) error {
+	if ctx.Err() != nil {
+		d.close()
+		return context.Cause(ctx)
+	}
 	st, err := v.statDir(d)
 	if err == nil && path == "" {
 		err = do(".", st)
