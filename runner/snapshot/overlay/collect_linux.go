@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -32,11 +33,15 @@ func (l *layers) Collect(ctx context.Context, needed []snapshot.LayerRef) (freed
 	if err := l.giveUp(needed); err != nil {
 		return 0, err
 	}
-	old, err := filepath.Glob(filepath.Join(l.dir, book.LayersDir, "*"+gone))
+	list, err := os.ReadDir(filepath.Join(l.dir, book.LayersDir))
 	if err != nil {
 		return 0, err
 	}
-	for _, path := range old {
+	for _, e := range list {
+		if !strings.HasSuffix(e.Name(), gone) {
+			continue
+		}
+		path := filepath.Join(l.dir, book.LayersDir, e.Name())
 		used, err := dirs.Measure(ctx, path)
 		if err == nil {
 			err = snapshot.Remove(ctx, path)
