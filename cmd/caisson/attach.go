@@ -39,29 +39,11 @@ func runAttach(ctx context.Context, a *app, ref string, o attachOptions) error {
 	if err != nil {
 		return usage("--detach-keys: %v", err)
 	}
-	signals := newTaskSignals()
-	signals.notify()
-	defer signals.stop()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	r := &runner.Request{Signals: signals.c}
-	tty := isTerminal(a.stdin) && !a.json && !o.noStdin
-	streams, err := a.attach(r, streamOptions{interactive: !o.noStdin, tty: tty}, cancel)
-	if err != nil {
-		return err
-	}
-	if o.noStdin {
-		r.Stdin = nil
-	}
-	defer streams.detach()
 	var result *runner.Result
 	err = a.withHolder(ctx, ref, func(c *daemon.Client) (err error) {
-		result, err = c.Attach(ctx, ref, daemon.AttachOptions{
-			Terminal: r.Terminal, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, DetachKeys: keys, Signals: signals.c,
-		})
+		result, err = a.join(ctx, c, ref, keys, o.noStdin)
 		return err
 	})
-	streams.detach()
 	if errors.Is(err, daemon.ErrDetached) {
 		a.note("detached; caisson attach %s joins it again", ref)
 		return nil
@@ -70,4 +52,30 @@ func runAttach(ctx context.Context, a *app, ref string, o attachOptions) error {
 		return err
 	}
 	return a.reportRun(result, &runOptions{quiet: true})
+}
+
+// join joins our streams, or our terminal to that of the task, until the task ends or the detach keys are typed.
+func (a *app) join(ctx context.Context, c *daemon.Client, ref string, keys []byte, noStdin bool) (*runner.Result, error) {
+	tty, err := c.HasTerminal(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	signals := newTaskSignals()
+	signals.notifyAttached()
+	defer signals.stop()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r := &runner.Request{}
+	tty = tty && isTerminal(a.stdin) && !a.json && !noStdin
+	streams, err := a.attach(r, streamOptions{interactive: !noStdin, tty: tty}, cancel)
+	if err != nil {
+		return nil, err
+	}
+	defer streams.detach()
+	if noStdin {
+		r.Stdin = nil
+	}
+	return c.Attach(ctx, ref, daemon.AttachOptions{
+		Terminal: r.Terminal, Stdin: r.Stdin, Stdout: r.Stdout, Stderr: r.Stderr, DetachKeys: keys, Signals: signals.c,
+	})
 }

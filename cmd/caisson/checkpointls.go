@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -47,15 +48,46 @@ func runCheckpointLs(ctx context.Context, a *app, ref string, o checkpointLsOpti
 		return err
 	case a.json:
 		return a.printJSON(append([]runner.Checkpoint{}, all...))
+	}
+	all = withoutAliases(all)
+	switch {
 	case o.quiet:
-		for i := len(all) - 1; i >= 0; i-- {
-			fmt.Fprintln(a.stdout, all[i].ID)
+		for _, c := range slices.Backward(all) {
+			fmt.Fprintln(a.stdout, c.ID)
 		}
 		return nil
 	case o.graph:
 		return a.printGraph(all, time.Now())
 	}
 	return a.printCheckpoints(all, time.Now())
+}
+
+// withoutAliases leaves the checkpoints that are states of their own. What an alias is (labelled, the head, last good), the
+// one that it means is.
+func withoutAliases(all []runner.Checkpoint) []runner.Checkpoint {
+	var own []runner.Checkpoint
+	place := map[string]int{} // of each id in own
+	for _, c := range all {
+		i, known := place[c.AliasOf]
+		if c.AliasOf == "" || !known {
+			place[c.ID] = len(own)
+			own = append(own, c)
+			continue
+		}
+		place[c.ID] = i
+		o := &own[i]
+		o.Label = strings.Join(slices.DeleteFunc([]string{o.Label, c.Label}, func(s string) bool { return s == "" }), ", ")
+		o.Head, o.LastGood, o.Promoted = o.Head || c.Head, o.LastGood || c.LastGood, o.Promoted || c.Promoted
+		if len(o.Verdicts) == 0 {
+			o.Verdicts = c.Verdicts
+		}
+	}
+	for i := range own { // a child of an alias is one of what it means
+		if p, known := place[own[i].Parent]; known {
+			own[i].Parent = own[p].ID
+		}
+	}
+	return own
 }
 
 func (a *app) printCheckpoints(all []runner.Checkpoint, now time.Time) error {

@@ -45,7 +45,7 @@ func runCp(ctx context.Context, a *app, source, dest string) error {
 		return usage("one of the two must be on the host")
 	}
 	ref := from.Ref + to.Ref
-	err := a.serve(ctx, ref, func(s service) error { return s.Copy(ctx, from, to) })
+	err := a.serveTask(ctx, ref, func(s service) error { return s.Copy(ctx, from, to) })
 	if err != nil || !a.json {
 		return err
 	}

@@ -39,9 +39,9 @@ func (d *diagnosis) diagnoseDisk(ctx context.Context) isolation.Feature {
 	return row
 }
 
-// diskLimits are a profile's limits for one feature.
+// diskLimits are a profile's limits for one feature; where it has none, those that are asked about.
 func diskLimits(p *profiles.Effective) disk.Limits {
-	l := disk.Limits{Inodes: p.Limits.Inodes}
+	l := disk.Limits{Bytes: quota.GiB, Inodes: p.Limits.Inodes, Total: p.DiskTotal}
 	if p.Limits.Disk != nil {
 		l.Bytes = *p.Limits.Disk
 	}
@@ -74,7 +74,7 @@ func (d *diagnosis) printDisk(w *tabwriter.Writer) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", s.Mechanism, yesNo(s.Bytes), yesNo(s.Inodes), yesNo(s.Persistent), firstLine(s.Reason))
 	}
 	if r := d.Room; r != nil {
-		fmt.Fprintf(w, "\n%d features hold %s; %d more with the default limits fit (%s free on the host)\n", r.Units, r.Promised, r.More, r.HostFree)
+		fmt.Fprintf(w, "\n%d features hold %s; %d more with the default limits fit (%s free on the host)\n", r.Units, size(int64(r.Promised)), r.More, size(int64(r.HostFree)))
 	}
 	w.Flush()
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/daemon"
 )
 
 type logsOptions struct {
@@ -34,20 +36,18 @@ a last line {"event":"end"}.`,
 	f.BoolVar(&o.stderr, "stderr", false, "only standard error")
 	f.IntVarP(&o.tail, "tail", "n", -1, "only the last lines, this many")
 	f.StringVar(&o.Task, "task", "", "the id of an earlier task")
+	f.BoolVarP(&o.Follow, "follow", "f", false, "what comes, too, until the task has ended")
 	f.IntVar(&o.Step, "step", 0, "only one step, counted from 1")
 	return cmd
 }
 
 func runLogs(ctx context.Context, a *app, ref string, o logsOptions) error {
+	if o.Follow && o.tail >= 0 {
+		return usage("--follow and --tail exclude each other")
+	}
 	if o.stdout != o.stderr {
 		o.Stream = map[bool]string{true: "stdout", false: "stderr"}[o.stdout]
 	}
-	s, err := a.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-
 	var stdout, stderr io.Writer = a.stdout, a.stderr
 	end := func() error { return nil }
 	if a.json {
@@ -63,19 +63,36 @@ func runLogs(ctx context.Context, a *app, ref string, o logsOptions) error {
 		}
 	}
 	if o.tail < 0 {
-		if err := s.Logs(ctx, ref, o.LogOptions, stdout, stderr); err != nil {
+		if err := a.readLogs(ctx, ref, o.LogOptions, stdout, stderr); err != nil {
 			return err
 		}
 		return end()
 	}
 	t := &tail{lines: o.tail}
-	if err := s.Logs(ctx, ref, o.LogOptions, t.stream(stdout), t.stream(stderr)); err != nil {
+	if err := a.readLogs(ctx, ref, o.LogOptions, t.stream(stdout), t.stream(stderr)); err != nil {
 		return err
 	}
 	if err := t.replay(); err != nil {
 		return err
 	}
 	return end()
+}
+
+// readLogs replays a log; with Follow the process that holds the feature goes on until the task has ended.
+func (a *app) readLogs(ctx context.Context, ref string, o runner.LogOptions, stdout, stderr io.Writer) error {
+	if o.Follow {
+		err := a.withHolder(ctx, ref, func(c *daemon.Client) error { return c.Logs(ctx, ref, o, stdout, stderr) })
+		if !errors.Is(err, &runner.Error{Code: runner.CodeNotLive}) {
+			return err
+		}
+		o.Follow = false
+	}
+	s, err := a.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Logs(ctx, ref, o, stdout, stderr)
 }
 
 // tail keeps the last lines of several streams, in the order in which they came.

@@ -42,7 +42,13 @@ func newTaskSignals() taskSignals {
 }
 
 func (s taskSignals) notify() {
-	signal.Notify(s.c, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+	s.notifyAttached()
+	signal.Notify(s.c, unix.SIGHUP)
+}
+
+// notifyAttached leaves SIGHUP alone: a terminal that closes ends what looks on, not the task.
+func (s taskSignals) notifyAttached() {
+	signal.Notify(s.c, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
 	signal.Notify(s.broken, unix.SIGPIPE)
 }
 

@@ -36,4 +36,6 @@ func newTaskSignals() taskSignals { return taskSignals{make(chan os.Signal, 1)} 
 
 func (s taskSignals) notify() { signal.Notify(s.c, os.Interrupt) }
 
+func (s taskSignals) notifyAttached() { s.notify() }
+
 func (s taskSignals) stop() { signal.Stop(s.c) }

@@ -122,7 +122,7 @@ func (a *app) openRunning(ctx context.Context) (*runner.Supervisor, isolation.En
 		return a.openEngine(ctx, native.Options{Once: true})
 	}
 	server := daemon.New(daemon.Options{StateDir: dir})
-	s, engine, err := a.openEngineWith(ctx, native.Options{Once: true}, runner.Options{})
+	s, engine, err := a.openEngineWith(ctx, native.Options{Once: true}, runner.Options{Holding: server.Hold})
 	if err == nil {
 		server.Use(s)
 	}

@@ -146,6 +146,8 @@ func cmdNeed(ts *testscript.TestScript, _ bool, features []string) {
 			testenv.Need(t, f, missing["userns"])
 		case "cgroups", "userns", "overlay", "idmap":
 			testenv.Need(t, f, missing[f])
+		case "loop":
+			testenv.Need(t, f, missing["disk_quota"])
 		default:
 			_, err := exec.LookPath(f)
 			testenv.Need(t, f, err)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"syscall"
 
+	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/daemon"
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -58,11 +59,35 @@ var (
 // one runs, without opening the store; else this process; and when the feature turns out to be another process's, for
 // example that of a run in the foreground, that one. do is called again only when nothing has been done.
 func (a *app) serve(ctx context.Context, ref string, do func(service) error) error {
+	return a.serveWith(ctx, ref, func() (service, error) { return a.open(ctx) }, do)
+}
+
+// serveTask is serve for what may need a sandbox of this process's own.
+func (a *app) serveTask(ctx context.Context, ref string, do func(service) error) error {
+	return a.serveWith(ctx, ref, func() (service, error) {
+		s, engine, err := a.openRunning(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return &withEngine{s, engine}, nil
+	}, do)
+}
+
+// withEngine is a supervisor that closes its engine.
+type withEngine struct {
+	*runner.Supervisor
+	engine isolation.Engine
+}
+
+func (w *withEngine) Close() error { return errors.Join(w.Supervisor.Close(), w.engine.Close()) }
+
+// serveWith is serve with another way to open this process's own supervisor.
+func (a *app) serveWith(ctx context.Context, ref string, open func() (service, error), do func(service) error) error {
 	dir, err := a.resolveStateDir()
 	if err != nil {
 		return err
 	}
-	s, err := a.nearest(ctx, dir)
+	s, err := a.nearest(ctx, dir, open)
 	if err != nil {
 		return err
 	}
@@ -80,13 +105,13 @@ func (a *app) serve(ctx context.Context, ref string, do func(service) error) err
 }
 
 // nearest is the background supervisor where one runs, else the supervisor of this process.
-func (a *app) nearest(ctx context.Context, dir string) (service, error) {
+func (a *app) nearest(ctx context.Context, dir string, open func() (service, error)) (service, error) {
 	if a.persistence == "memory" {
-		return a.open(ctx)
+		return open()
 	}
 	c, err := daemon.Dial(ctx, dir)
 	if errors.Is(err, daemon.ErrNotRunning) {
-		return a.open(ctx)
+		return open()
 	}
 	if err != nil {
 		return nil, err

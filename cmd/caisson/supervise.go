@@ -45,7 +45,7 @@ func runSupervise(ctx context.Context, a *app, idle time.Duration, ready *daemon
 		return err
 	}
 	server := daemon.New(daemon.Options{StateDir: dir, Idle: idle, Ready: ready})
-	s, err := a.openWith(ctx, runner.Options{Engine: engine})
+	s, err := a.openWith(ctx, runner.Options{Engine: engine, Holding: server.Hold})
 	if err != nil {
 		return err
 	}

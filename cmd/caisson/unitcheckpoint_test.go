@@ -197,3 +197,18 @@ func TestCheckpointMarks(t *testing.T) {
 		t.Errorf("marks %q", got)
 	}
 }
+
+// An alias is not a state of its own: what it is, the one that it means is.
+func TestWithoutAliases(t *testing.T) {
+	got := withoutAliases([]runner.Checkpoint{
+		{ID: "a"}, {ID: "b", Parent: "a", Label: "x"}, {ID: "c", Parent: "b", AliasOf: "b", Label: "y"},
+		{ID: "d", Parent: "c", AliasOf: "c", Head: true}, {ID: "e", Parent: "d", LastGood: true},
+	})
+	var text []string
+	for _, c := range got {
+		text = append(text, strings.Join(append([]string{c.ID, c.Parent, c.Label}, checkpointMarks(&c)...), ":"))
+	}
+	if got, want := strings.Join(text, " "), "a:: b:a:x, y:head e:b::last good"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
