@@ -182,6 +182,9 @@ func (b *sandbox) Processes(context.Context) ([]int, error) {
 
 // processes asks the cgroup, where there is one; nobody can leave it. b.mu is held.
 func (b *sandbox) processes() ([]int, error) {
+	if b.holds > 0 && !b.still {
+		return nil, nil // nobody lived who had to be stopped, and nobody was started since
+	}
 	if b.spec.Cgroup == nil {
 		return holders.Namespace(b.pid)
 	}
