@@ -3,7 +3,9 @@ package overlay
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -185,6 +187,31 @@ func crashBox(t *testing.T) *box {
 	b.seal("two")
 	b.write("a", "3")
 	return b
+}
+
+// TestCrashWhileForking: there is a fork or there is none, and it can be tried again.
+func TestCrashWhileForking(t *testing.T) {
+	for n := 0; ; n++ {
+		b := crashBox(t)
+		c := &box{TB: t, dir: b.dir, ws: b.ws, feature: "fork"}
+		if !crashing(n, func() { b.fork("one", "fork") }) {
+			break
+		}
+		if _, err := Open(c.open()); err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("after step %d: %v", n, err)
+			}
+			c = b.fork("one", "fork")
+		} else {
+			c.reopen()
+			b.Cleanup(c.unmount)
+		}
+		c.want("a=1 base=base gone/ gone/x=x")
+		c.write("a", "fork")
+		c.seal("new")
+		c.reset("one")
+		c.want("a=1 base=base gone/ gone/x=x")
+	}
 }
 
 // importOf exports a checkpoint and makes another one of that.

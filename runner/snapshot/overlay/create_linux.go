@@ -136,10 +136,16 @@ func (l *layers) found(s book.State, add ...snapshot.Record) (snapshot.Layers, e
 	if _, err := os.Lstat(path); err == nil {
 		return nil, &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
 	}
-	for _, dir := range []string{filepath.Dir(l.homeLower()), l.homeLower()} {
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+	home := filepath.Dir(l.homeLower())
+	if err := os.Mkdir(home, 0o755); errors.Is(err, fs.ErrExist) { // of an attempt that was cut short
+		if err := l.empty(context.Background(), home); err != nil {
 			return nil, err
 		}
+	} else if err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(l.homeLower(), 0o755); err != nil {
+		return nil, err
 	}
 	if err := l.furnish(&s); err != nil {
 		return nil, err
