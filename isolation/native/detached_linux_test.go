@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,9 @@ import (
 func detachedUnit(t *testing.T) string {
 	t.Helper()
 	testenv.Need(t, "root", needRoot())
+	if !kernelAtLeast(6, 15) {
+		testenv.Need(t, "loop", errors.New("this kernel's overlay takes no layer of a mount that is attached nowhere"))
+	}
 	image := filepath.Join(t.TempDir(), "disk.img")
 	run := func(name string, args ...string) string {
 		t.Helper()

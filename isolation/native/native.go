@@ -9,6 +9,11 @@
 // As root the supervisor makes the mounts itself, detached, and the child only moves them in; the
 // child may then share the supervisor's memory. Unprivileged the child makes them, because only its user
 // namespace may, and shares no memory, because its uid is the task's.
+//
+// Stacks of a live sandbox are exchanged the same way: a child enters its mount namespace, and nothing else of it, while
+// everybody inside stands still. It asks the kernel whether an old mount is in use (umount2 with MNT_EXPIRE), so a mount
+// is replaced only when nobody can reach it any more; what is mounted below it is moved over. The child's end frees the
+// old filesystems, which takes a time that grows with what was written, and nobody waits for that but Close.
 package native
 
 // Options configure New. The zero value is right for one sandbox.
