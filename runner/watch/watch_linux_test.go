@@ -95,7 +95,9 @@ func TestKinds(t *testing.T) {
 		if o.MaxWatches == 0 && writesAreSeen() && w.Mode() != ModeInotify {
 			t.Errorf("mode %s", w.Mode())
 		}
-		write(t, at("added"), "12345")
+		whole := filepath.Join(t.TempDir(), "added")
+		write(t, whole, "12345")
+		must(t, os.Rename(whole, at("added"))) // or it may be seen before it is written
 		write(t, at("modified"), "after")
 		write(t, filepath.Join(o.Home, "home"), "")
 		must(t, os.Remove(at("deleted")), os.Chmod(at("mode"), 0o600), os.Rename(at("moved"), at("moved-away")),
