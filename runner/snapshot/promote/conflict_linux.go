@@ -153,3 +153,7 @@ func (p *promotion) taken(i int) string {
 	}
 	return journal.Slot(i)
 }
+
+func removed(e *tree.Entry) error {
+	return &tree.ConflictError{Conflicts: []tree.Conflict{{Path: e.Path, Reason: "removed by others while promoting"}}}
+}

@@ -227,20 +227,19 @@ func (p *promotion) directory(path string) (*journal.DirOp, error) {
 		return nil, p.base.Fail("open", path, err)
 	}
 	defer unix.Close(fd)
-	var old, now unix.Stat_t
+	var old unix.Stat_t
 	if err := unix.Fstat(fd, &old); err != nil {
 		return nil, p.base.Fail("stat", path, err)
 	}
 	d := &journal.DirOp{Path: []byte(path), Old: journal.AttrOf(&old)}
-	// Below a renamed directory the upper has no counterpart: then the time is that of the promote.
-	upper := p.t.New.At(0)
-	if fd, err := upper.Open(path, beneath.ReadDir); err == nil {
-		err = unix.Fstat(fd, &now)
-		unix.Close(fd)
-		if err != nil {
-			return nil, upper.Fail("stat", path, err)
-		}
-		d.New, d.SetMtime = journal.AttrOf(&now), true
+	// Below a renamed directory the feature has none of its own: then the time is that of the promote.
+	now, err := p.t.New.Lstat(path)
+	switch {
+	case err == nil && now.Type == tree.Dir && !p.t.New.Layers()[now.Root].Base:
+		d.New = journal.DirAttr{Mode: tree.UnixMode(now.Mode), Mtime: [2]int64{now.Mtime.Unix(), int64(now.Mtime.Nanosecond())}}
+		d.SetMtime = true
+	case err != nil && !beneath.Gone(err):
+		return nil, err
 	}
 	p.dirs[path], p.owners[path] = d, tree.Owner{UID: old.Uid, GID: old.Gid}
 	return d, nil

@@ -156,16 +156,22 @@ func (c *copier) staged(f *stagedFile) error {
 	return nil
 }
 
-// standing finds, for each group of hard links, a member that the change leaves alone: the others are linked to it.
-func standing(c *tree.Change) map[string]string {
-	all := map[string]string{}
-	for path, first := range c.Linked() {
-		_, found := slices.BinarySearchFunc(c.Entries, path, func(e tree.Entry, p string) int { return tree.ComparePaths(e.Path, p) })
-		if !found {
-			all[first] = path
-		}
+// own finds the owner of what a tree becomes: that of what it replaces, or of the directory that it is put into.
+func (s *stager) own(top *tree.Entry) error {
+	s.owner = s.owners[parentOf(top.Path)]
+	if top.OldType == "" {
+		return nil
 	}
-	return all
+	var st unix.Stat_t
+	dir, name, err := s.base.Parent(top.Path)
+	if err == nil {
+		err = beneath.StatAt(dir, name, &st)
+	}
+	if beneath.Gone(err) {
+		return removed(top)
+	}
+	s.owner = tree.Owner{UID: st.Uid, GID: st.Gid}
+	return err
 }
 
 // op makes one tree, without its plain files.
@@ -175,20 +181,8 @@ func (s *stager) op(i int) error {
 	if top.Type == "" {
 		return nil
 	}
-	s.owner = s.owners[parentOf(top.Path)]
-	if top.OldType != "" {
-		var st unix.Stat_t
-		dir, name, err := s.base.Parent(top.Path)
-		if err == nil {
-			err = beneath.StatAt(dir, name, &st)
-		}
-		if beneath.Gone(err) {
-			return &tree.ConflictError{Conflicts: []tree.Conflict{{Path: top.Path, Reason: "removed by others while promoting"}}}
-		}
-		if err != nil {
-			return s.stage.Fail("stat", top.Path, err)
-		}
-		s.owner = tree.Owner{UID: st.Uid, GID: st.Gid}
+	if err := s.own(top); err != nil {
+		return err
 	}
 	for n := from; n < to; n++ {
 		e := &s.c.Entries[n]
@@ -352,38 +346,6 @@ func (c *copier) file(e *tree.Entry, owner tree.Owner, dir int, name string) (ui
 	var st unix.Stat_t
 	err = unix.Fstat(dst, &st)
 	return st.Ino, err
-}
-
-// link makes a hard link instead of a copy, if another member of the group is there: in the stage, or in the base. The
-// base's can serve only while it has no other links: those are no part of the group.
-func (s *stager) link(e *tree.Entry, first string, dir int, name string) (bool, error) {
-	if staged, ok := s.ready[first]; ok {
-		// The cursor of the stage is in use for dir.
-		at := &beneath.Cursor{Root: s.stage}
-		defer at.Close()
-		parent, base, err := at.Parent(staged)
-		if err != nil {
-			return false, err
-		}
-		return true, unix.Linkat(parent, base, dir, name, 0)
-	}
-	standing, ok := s.standing[first]
-	if !ok {
-		return false, nil
-	}
-	var st unix.Stat_t
-	parent, base, err := s.base.Parent(standing)
-	if err == nil {
-		err = beneath.StatAt(parent, base, &st)
-	}
-	if err == nil && tree.TypeOf(&st) == e.Type && st.Nlink == 1 {
-		return true, unix.Linkat(parent, base, dir, name, 0)
-	}
-	if err != nil && !beneath.Gone(err) {
-		return false, err
-	}
-	note(s.report, e, "is no hard link of "+tree.Quote(standing)+" any more")
-	return false, nil
 }
 
 // keep reads what a file that replaces another inherits from it.

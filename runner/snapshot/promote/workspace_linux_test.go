@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -33,6 +35,7 @@ type state struct {
 	RootXattr  []byte
 	Generation int
 	Bases      bool
+	Sealed     []string // layers, newest first
 }
 
 // create makes a feature in dir on the directory ws.
@@ -70,8 +73,51 @@ func (w *workspace) openBases() (err error) {
 	return err
 }
 
-// begin makes an empty upper that looks like the workspace.
+// seal makes the upper a layer, under a new one.
+func (w *workspace) seal() error {
+	path := fmt.Sprintf("%s/layer%d", w.dir, len(w.state.Sealed)+1)
+	if err := os.Rename(w.dir+"/upper", path); err != nil {
+		return err
+	}
+	w.state.Sealed = append([]string{path}, w.state.Sealed...)
+	if err := w.makeUpper(path, false); err != nil {
+		return err
+	}
+	return w.save()
+}
+
+// begin makes an empty upper that looks like the workspace, on nothing but that.
 func (w *workspace) begin() error {
+	for _, path := range w.state.Sealed {
+		if err := tree.Remove(context.Background(), path); err != nil {
+			return err
+		}
+	}
+	w.state.Sealed = nil
+	if err := w.makeUpper(w.state.Workspace, true); err != nil {
+		return err
+	}
+	dir, err := os.Open(w.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if w.state.Start, err = beneath.Stamp(int(dir.Fd())); err != nil {
+		return err
+	}
+	return w.save()
+}
+
+func (w *workspace) save() error {
+	data, err := json.Marshal(&w.state)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(w.dir+"/state.json", data, 0o600)
+}
+
+// makeUpper makes an empty upper that looks like a directory.
+func (w *workspace) makeUpper(like string, note bool) error {
 	upper := w.dir + "/upper"
 	err := errors.Join(tree.Remove(context.Background(), upper), tree.Remove(context.Background(), w.dir+"/work"))
 	if err == nil {
@@ -80,7 +126,7 @@ func (w *workspace) begin() error {
 	if err != nil {
 		return err
 	}
-	base, err := beneath.OpenRoot(w.state.Workspace)
+	base, err := beneath.OpenRoot(like)
 	if err != nil {
 		return err
 	}
@@ -98,24 +144,10 @@ func (w *workspace) begin() error {
 	if err != nil {
 		return err
 	}
-	w.state.RootMode, w.state.RootXattr = st.Mode&0o7777, []byte(beneath.PackXattrs(attrs))
-	err = errors.Join(beneath.SetXattrs(top.FD, attrs), unix.Fchmod(top.FD, st.Mode&0o7777), beneath.SetMtime(top.FD, st.Mtim))
-	if err != nil {
-		return err
+	if note {
+		w.state.RootMode, w.state.RootXattr = st.Mode&0o7777, []byte(beneath.PackXattrs(attrs))
 	}
-	dir, err := os.Open(w.dir)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if w.state.Start, err = beneath.Stamp(int(dir.Fd())); err != nil {
-		return err
-	}
-	data, err := json.Marshal(&w.state)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(w.dir+"/state.json", data, 0o600)
+	return errors.Join(beneath.SetXattrs(top.FD, attrs), unix.Fchmod(top.FD, st.Mode&0o7777), beneath.SetMtime(top.FD, st.Mtim))
 }
 
 // below is what the upper lies on.
@@ -128,7 +160,7 @@ func (w *workspace) below() []tree.Root {
 }
 
 func (w *workspace) stack() kernel.Stack {
-	s := kernel.Stack{Upper: w.dir + "/upper", Work: w.dir + "/work", UserXattr: w.state.UserXattr}
+	s := kernel.Stack{Upper: w.dir + "/upper", Work: w.dir + "/work", UserXattr: w.state.UserXattr, Lower: slices.Clone(w.state.Sealed)}
 	for _, r := range w.below() {
 		s.Lower = append(s.Lower, r.Path)
 	}
@@ -142,8 +174,11 @@ func (w *workspace) with(do func(t Target) error) error {
 	if err != nil {
 		return err
 	}
-	upper := tree.Root{Path: w.dir + "/upper", UserXattr: w.state.UserXattr, Layer: 1}
-	now, err := tree.OpenView(append([]tree.Root{upper}, below...))
+	var own []tree.Root
+	for i, path := range append([]string{w.dir + "/upper"}, w.state.Sealed...) {
+		own = append(own, tree.Root{Path: path, UserXattr: w.state.UserXattr, Layer: 1 + len(w.state.Sealed) - i})
+	}
+	now, err := tree.OpenView(append(own, below...))
 	if err != nil {
 		return errors.Join(err, old.Close())
 	}

@@ -83,11 +83,6 @@ func closeAll(all []beneath.Cursor) {
 	}
 }
 
-// WriteDiff is Pair.WriteDiff.
-func WriteDiff(ctx context.Context, old, now *View, c *Change, out io.Writer, o DiffOptions) error {
-	return Pair{old, now}.WriteDiff(ctx, c, out, o)
-}
-
 // shown is an entry to render. quiet directories are told by what lies below them.
 type shown struct {
 	*Entry

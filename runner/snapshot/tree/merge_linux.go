@@ -166,5 +166,6 @@ type Manifest = delta.Manifest
 // the upper stopped, the manifest of the first and its Delta in DeltaOptions.Resume, puts that right and copies little
 // more than what changed since the first. The manifest that comes back is for the next delta.
 func CopyDelta(ctx context.Context, upper Root, m *Manifest, dst string, o DeltaOptions) (*Manifest, Delta, error) {
-	return delta.Copy(ctx, upper.Path, upper.mark(), m, dst, o)
+	o.UserXattr = upper.UserXattr
+	return delta.Copy(ctx, upper.Path, m, dst, o)
 }

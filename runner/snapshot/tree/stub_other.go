@@ -40,10 +40,6 @@ func (p Pair) Close() error             { return nil }
 
 func (p Pair) WriteDiff(context.Context, *Change, io.Writer, DiffOptions) error { return errPlatform }
 
-func WriteDiff(context.Context, *View, *View, *Change, io.Writer, DiffOptions) error {
-	return errPlatform
-}
-
 func Restore(context.Context, *View, *View, string, RestoreOptions) ([]string, error) {
 	return nil, errPlatform
 }

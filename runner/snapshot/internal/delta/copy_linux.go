@@ -14,9 +14,8 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/layer"
 )
 
-// Copy copies into dst what changed in an upper layer since m was read; mark is the prefix of its marks. See
-// tree.CopyDelta.
-func Copy(ctx context.Context, upper, mark string, m *Manifest, dst string, o Options) (*Manifest, Delta, error) {
+// Copy copies into dst what changed in an upper layer since m was read. See tree.CopyDelta.
+func Copy(ctx context.Context, upper string, m *Manifest, dst string, o Options) (*Manifest, Delta, error) {
 	from, err := beneath.OpenRoot(upper)
 	if err != nil {
 		return nil, Delta{}, err
@@ -28,8 +27,11 @@ func Copy(ctx context.Context, upper, mark string, m *Manifest, dst string, o Op
 	}
 	to.Ours = true
 	c := &copier{
-		from: from, root: to, mark: mark, before: m, racy: o.RacyBefore,
+		from: from, root: to, mark: "trusted.overlay.", before: m, racy: o.RacyBefore,
 		always: map[string]bool{}, names: map[string]bool{}, buf: make([]byte, 64<<10),
+	}
+	if o.UserXattr {
+		c.mark = "user.overlay."
 	}
 	for _, path := range o.Always {
 		c.always[path] = true

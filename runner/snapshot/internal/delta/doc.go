@@ -7,7 +7,7 @@ import "time"
 type Options struct {
 	Always     []string  // paths whose content may change without a trace: mapped shared and writable
 	RacyBefore time.Time // what was changed at or after this is copied again, if it was seen since; zero: nothing is
-	UserXattr  bool      // marks are user.overlay.*
+	UserXattr  bool      // marks are user.overlay.*; as the upper layer has it
 	Resume     *Delta    // of the pass before this one, into the same dst; nil: the first pass
 }
 
