@@ -53,7 +53,7 @@ func (l *layers) Change(ctx context.Context, from, to string) (*snapshot.Change,
 // compare compares the workspace of two states.
 func (l *layers) compare(ctx context.Context, a, b *place, o tree.CompareOptions) (*snapshot.Change, error) {
 	var c *snapshot.Change
-	err := l.with(a, b, "w", func(old, now *tree.View) (err error) {
+	err := l.with(ctx, [2]*place{a, b}, "w", func(old, now *tree.View) (err error) {
 		o.Sums = l.sums(now)
 		c, err = tree.Compare(ctx, old, now, o)
 		return err
@@ -61,19 +61,38 @@ func (l *layers) compare(ctx context.Context, a, b *place, o tree.CompareOptions
 	return c, err
 }
 
-// with opens two views.
-func (l *layers) with(a, b *place, part string, do func(old, now *tree.View) error) error {
-	l.reading.RLock()
-	defer l.reading.RUnlock()
-	old, err := l.view(a, part)
+// with opens the views of two states, an old and a new one. Nothing is promoted to the workspace meanwhile: what a promote
+// takes away shows from its base layer, which views that are open already do not have.
+func (l *layers) with(ctx context.Context, of [2]*place, part string, do func(old, now *tree.View) error) error {
+	release, err := l.hold(ctx)
 	if err != nil {
 		return err
 	}
-	now, err := l.view(b, part)
+	defer release()
+	old, err := l.view(of[0], part)
+	if err != nil {
+		return err
+	}
+	now, err := l.view(of[1], part)
 	if err != nil {
 		return errors.Join(err, old.Close())
 	}
 	return errors.Join(do(old, now), old.Close(), now.Close())
+}
+
+// hold keeps layers and the workspace from being collected and promoted to while a view is open.
+func (l *layers) hold(ctx context.Context) (release func(), err error) {
+	unpin := func() {}
+	if l.bases != nil {
+		if unpin, err = l.bases.Lock(ctx, false); err != nil {
+			return nil, err
+		}
+	}
+	l.reading.RLock()
+	return func() {
+		l.reading.RUnlock()
+		unpin()
+	}, nil
 }
 
 // ofChange opens the views that a change was read from: also when something was promoted since, which shows as conflicts.

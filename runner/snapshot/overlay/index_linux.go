@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
@@ -56,7 +57,47 @@ func (l *layers) Index(ctx context.Context, id string) (snapshot.Indexed, error)
 			same = len(c.Entries) == 0
 		}
 	}
-	return x, l.indexed(&x, &parent, same && named)
+	if same = same && named; same {
+		if same, err = l.mayMerge(ctx, &parent, &p); err != nil {
+			return x, err
+		}
+	}
+	return x, l.indexed(&x, &parent, same)
+}
+
+// mayMerge reports whether a state can be forgotten that is equal to its parent: if nothing in its layer has its like in
+// the workspace itself, which others may change tomorrow, while the layer's would stay.
+func (l *layers) mayMerge(ctx context.Context, parent, p *place) (bool, error) {
+	if len(p.stack) == 0 || !slices.Equal(p.stack[1:], parent.stack) || p.stack[0].Feature != l.feature {
+		return false, nil
+	}
+	own := place{stack: p.stack[:1], bare: true}
+	may := true
+	for _, part := range parts {
+		err := l.with(ctx, [2]*place{parent, &own}, part.name, func(old, now *tree.View) error {
+			seen := int64(0)
+			err := now.Walk(ctx, func(path string, s tree.Stat) error {
+				seen++
+				if s.Type == tree.Dir {
+					return nil
+				}
+				like, err := old.Lstat(path)
+				may = may && err == nil && !old.Layers()[like.Root].Base
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			// Whiteouts do not show, and hide what others may add.
+			used, err := dirs.Measure(ctx, l.book.Layer(p.stack[0].Layer)+"/"+part.name)
+			may = may && used.Inodes == seen
+			return err
+		})
+		if err != nil || !may {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // parent finds what a checkpoint is compared with; named: it is a checkpoint of this feature.
@@ -78,7 +119,7 @@ func (l *layers) compareAll(ctx context.Context, a, b *place, part string, stric
 	if err != nil {
 		return nil, err
 	}
-	err = l.with(a, b, part, func(old, now *tree.View) (err error) {
+	err = l.with(ctx, [2]*place{a, b}, part, func(old, now *tree.View) (err error) {
 		o := tree.CompareOptions{Strict: strict, Sums: l.sums(now), Map: ids.FromBase}
 		if part == "h" {
 			o.Sums = nil

@@ -70,6 +70,29 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// TestEqualToTheWorkspace: a copy of what the workspace has is equal today, but stays when others edit that tomorrow.
+func TestEqualToTheWorkspace(t *testing.T) {
+	b := newBox(t)
+	must(t, os.WriteFile(b.ws+"/base", []byte("base"), 0o644))
+	must(t, os.Mkdir(b.ws+"/d", 0o755))
+	b.create()
+	b.write("d/x", "x")
+	b.seal("one")
+	info, err := os.Stat(b.path("d"))
+	must(t, err)
+	must(t, os.Chmod(b.path("base"), 0o600))
+	must(t, os.Chmod(b.path("base"), 0o644)) // copied up, and as it was
+	must(t, os.Chtimes(b.path("d"), info.ModTime(), info.ModTime()))
+	b.seal("two")
+	if x := b.index("two"); x.AliasOf != "" || x.Counts != (snapshot.ChangeCounts{}) {
+		t.Errorf("%+v", x)
+	}
+	must(t, os.WriteFile(b.ws+"/base", []byte("edited"), 0o644))
+	if got := b.checkpoint("two"); got != "base=base d/ d/x=x | " {
+		t.Errorf("after the edit: %s", got)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	b := newBox(t).create()
 	const size = 1 << 20

@@ -196,7 +196,7 @@ func (l *layers) rootsOf(s *book.State, p *place, part string) ([]tree.Root, err
 
 func (l *layers) homeLower() string { return filepath.Join(l.dir, "home", "lower") }
 
-// view opens the merged view of a state. The caller holds reading.
+// view opens the merged view of a state. The caller holds what is read: see hold.
 func (l *layers) view(p *place, part string) (*tree.View, error) {
 	roots, err := l.roots(p, part)
 	if err != nil {

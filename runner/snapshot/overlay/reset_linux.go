@@ -83,8 +83,11 @@ func (l *layers) restore(ctx context.Context, s *book.State, to, onto *place, ma
 	if err := l.dress(s, s.Current); err != nil {
 		return nil, err
 	}
-	l.reading.RLock()
-	defer l.reading.RUnlock()
+	release, err := l.hold(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	from, err := l.view(to, "w")
 	if err != nil {
 		return nil, err

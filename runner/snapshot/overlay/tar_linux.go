@@ -41,8 +41,11 @@ func (l *layers) Export(ctx context.Context, id string, w io.Writer, o snapshot.
 	if o.Home {
 		part = parts[1].name
 	}
-	l.reading.RLock()
-	defer l.reading.RUnlock()
+	release, err := l.hold(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer release()
 	now, err := l.view(&p, part)
 	if err != nil {
 		return "", err
