@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/store"
@@ -19,6 +20,8 @@ type bench struct {
 	*runner.Supervisor
 	state, workspace string
 	profile          *profiles.Effective
+	journal          runner.Journal
+	disk             *disk.Store
 }
 
 var snapshotDiff = snapshot.DiffOptions{}
@@ -49,6 +52,13 @@ func (b *bench) open(t *testing.T, o runner.Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b.journal = o.Journal
+	if _, ok := o.Engine.(*fake); !ok { // it knows no mounts that are attached nowhere
+		if o.Disk, err = disk.OpenStore(b.state); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.disk = o.Disk
 	if b.Supervisor, err = runner.New(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}

@@ -449,3 +449,183 @@ func TestKeys(t *testing.T) {
 	_, err := b.Run(t.Context(), r)
 	wantError(t, err, runner.CodeKey, runner.ExitRefused)
 }
+
+func TestAutomaticCheckpoints(t *testing.T) {
+	for name, policy := range map[string]runner.CheckpointPolicy{
+		"by count": {Files: 3, Debounce: 50 * time.Millisecond},
+		"by time":  {Every: 100 * time.Millisecond, Debounce: 50 * time.Millisecond},
+		"off":      {Off: true, Files: 1, Debounce: 50 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newNative(t, runner.Options{})
+			done := make(chan struct{})
+			r := steps(b, "f", "mkdir -p a/b; for i in 1 2 3 4; do echo $i > a/b/$i; done; while [ ! -e stop ]; do sleep 0.02; done")
+			r.Checkpoints = &policy
+			go func() {
+				defer close(done)
+				run(t, b, r)
+			}()
+			deadline := time.Now().Add(10 * time.Second)
+			var auto []runner.Checkpoint
+			for len(auto) == 0 && time.Now().Before(deadline) {
+				list, err := b.Checkpoints(t.Context(), "f")
+				if err != nil && runner.CodeOf(err) != runner.CodeNotFound {
+					t.Fatal(err)
+				}
+				auto = slices.DeleteFunc(list, func(c runner.Checkpoint) bool { return c.Reason != runner.ReasonAuto })
+				if policy.Off && time.Until(deadline) < 9*time.Second {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			end := steps(b, "", "touch stop")
+			end.Checkpoints = &policy
+			if _, err := b.Exec(t.Context(), "f", end); err != nil {
+				t.Fatal(err)
+			}
+			<-done
+			if policy.Off {
+				if list, err := b.Checkpoints(t.Context(), "f"); err != nil || len(list) != 0 {
+					t.Fatal(list, err)
+				}
+				return
+			}
+			if len(auto) == 0 || auto[0].Step != 1 || shown(t, b, "f@"+auto[0].ID, "a/b/4") != "4" {
+				t.Fatalf("%+v", auto)
+			}
+			var files []string
+			err := b.Events(t.Context(), runner.EventOptions{Feature: "f"}, func(e runner.Event) error {
+				if e.Path != "" {
+					files = append(files, e.Kind+" "+e.Path)
+				}
+				return nil
+			})
+			if err != nil || !slices.Contains(files, "added /workspace/a/b/3") {
+				t.Errorf("%v %v", files, err)
+			}
+		})
+	}
+}
+
+func TestCopy(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	run(t, b, steps(b, "f", "mkdir -p d/e; echo deep > d/e/x; ln -s x d/e/y; ln -s /etc d/out; echo top > top"))
+	to := t.TempDir()
+	if err := b.Copy(t.Context(), runner.CopyPath{Ref: "f", Path: "top"}, runner.CopyPath{Path: to}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Copy(t.Context(), runner.CopyPath{Ref: "f", Path: "/workspace/d"}, runner.CopyPath{Path: to + "/new"}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"top": "top\n", "new/e/x": "deep\n", "new/e/y": "deep\n"} {
+		if got, err := os.ReadFile(filepath.Join(to, name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q %v", name, got, err)
+		}
+	}
+	if err := b.Copy(t.Context(), runner.CopyPath{Path: to + "/new"}, runner.CopyPath{Ref: "f", Path: "back"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Copy(t.Context(), runner.CopyPath{Path: to + "/top"}, runner.CopyPath{Ref: "f", Path: "back/e"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shown(t, b, "f", "back/e/x") + shown(t, b, "f", "back/e/top"); got != "deeptop" {
+		t.Error(got)
+	}
+	err := b.Copy(t.Context(), runner.CopyPath{Ref: "f", Path: "/etc/passwd"}, runner.CopyPath{Path: to})
+	wantError(t, err, runner.CodeUsage, runner.ExitRefused)
+	err = b.Copy(t.Context(), runner.CopyPath{Ref: "f", Path: "nothing"}, runner.CopyPath{Path: to})
+	wantError(t, err, runner.CodeNotFound, runner.ExitRefused)
+}
+
+func TestStatsAndWait(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	detach(t, b, "f")
+	res, err := b.Exec(t.Context(), "f", steps(b, "", "echo x > x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Checkpoint(t.Context(), "f", runner.CheckpointOptions{Wait: true}); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := b.Stats(t.Context(), nil)
+	if err != nil || len(stats) != 1 || !stats[0].Live || stats[0].Times[runner.TimingSeal].N == 0 || stats[0].CPU == 0 {
+		t.Fatalf("%+v %v", stats, err)
+	}
+	again, err := b.Wait(t.Context(), res.TaskID)
+	if err != nil || again.TaskID != res.TaskID {
+		t.Fatalf("%+v %v", again, err)
+	}
+	head, err := b.CheckpointOf(t.Context(), "f")
+	if err != nil || !head.Indexed && head.AliasOf == "" || !head.Head {
+		t.Fatalf("%+v %v", head, err)
+	}
+}
+
+// A row that the journal has lost is made again of what lies on disk, and a file that is gone is named.
+func TestRepair(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	run(t, b, steps(b, "f", "echo one > x", "echo two > x"))
+	list, err := b.Checkpoints(t.Context(), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.journal.DropCheckpoints(t.Context(), list[0].FeatureID, list[1].ID, list[2].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := b.Checkpoints(t.Context(), "f")
+	if err != nil || len(again) != 3 || again[2].Reason != "step" || again[2].Step != 2 || again[1].Parent != list[1].Parent {
+		t.Fatalf("%+v %v", again, err)
+	}
+	u, err := b.disk.Open(t.Context(), list[0].FeatureID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(u.Dir(), "checkpoints", list[1].ID+".json")), u.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := b.CheckpointOf(t.Context(), "f@"+list[1].ID)
+	wantError(t, err, runner.CodeDamaged, runner.ExitRefused)
+	_ = c
+	if got := shown(t, b, "f@"+list[2].ID, "x"); got != "two" {
+		t.Fatal(got)
+	}
+}
+
+func TestRetention(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	p := *b.profile
+	p.Retention.Count, p.Retention.Export = 1, "zstd"
+	b.profile = &p
+	run(t, b, steps(b, "f", "echo one > x", "echo two > x", "echo three > x", "echo four > x"))
+	list, err := b.Checkpoints(t.Context(), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Label(t.Context(), "f@"+list[1].ID, "keep"); err != nil {
+		t.Fatal(err)
+	}
+	dry, err := b.GC(t.Context(), true)
+	if err != nil || len(dry.Checkpoints) != 3 {
+		t.Fatalf("%+v %v", dry, err)
+	}
+	if _, err := b.GC(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	left, err := b.Checkpoints(t.Context(), "f")
+	if err != nil || len(left) != 2 || left[0].ID != list[1].ID || left[1].ID != list[4].ID {
+		t.Fatalf("%+v %v", left, err)
+	}
+	if got := shown(t, b, "f@keep", "x") + shown(t, b, "f", "x"); got != "onefour" {
+		t.Fatal(got)
+	}
+	exports, err := os.ReadDir(filepath.Join(b.state, "features", list[0].FeatureID, "exports"))
+	if err != nil || len(exports) != 3 {
+		t.Fatalf("%v %v", exports, err)
+	}
+}

@@ -162,11 +162,11 @@ func (x *fakeExec) Wait(ctx context.Context) (isolation.ExitStatus, error) {
 	return isolation.ExitStatus{Code: w.ExitStatus()}, nil
 }
 
-// withFake is a supervisor with the fake engine and no cgroups, which the profile waives.
+// withFake is a supervisor with the fake engine and no cgroups and no disk units, which the profile waives.
 func withFake(t *testing.T, f *fake, o runner.Options) *bench {
 	t.Helper()
 	o.Engine = f
 	b := newBench(t, o)
-	b.profile = loadProfile(t, map[string][]string{"allow-weaker": {"cgroups"}})
+	b.profile = loadProfile(t, map[string][]string{"allow-weaker": {"cgroups", "disk_quota"}})
 	return b
 }

@@ -321,7 +321,7 @@ func (x *session) validate(ctx context.Context, p *profiles.Effective, state *ju
 
 // promote hands a sealed state over. Other live features of the workspace move first, or it is refused.
 func (x *session) promote(ctx context.Context, c *snapshot.Change, o PromoteOptions, at string) (report *snapshot.PromoteReport, err error) {
-	options := snapshot.PromoteOptions{Kind: snapshot.PromoteKind(o.Kind), PatchFile: o.PatchFile, LockDir: filepath.Join(x.s.state, "locks"),
+	options := snapshot.PromoteOptions{Kind: snapshot.PromoteKind(o.Kind), PatchFile: o.PatchFile,
 		Moving: func(ctx context.Context, generation int) error { return x.moveOthers(ctx, generation, o.Stop) }}
 	do := func(ctx context.Context) (bool, error) {
 		report, err = x.layers.Promote(ctx, c, options)
@@ -354,51 +354,84 @@ func (x *session) moveOthers(ctx context.Context, generation int, stop bool) err
 	if err != nil {
 		return err
 	}
-	var held flock.Table
+	features = slices.DeleteFunc(features, func(f FeatureRecord) bool { return f.ID == x.feature.ID || f.Workspace != x.feature.Workspace })
+	if len(features) == 0 {
+		return nil
+	}
+	held := flock.Holders()
+	features = slices.DeleteFunc(features, func(f FeatureRecord) bool {
+		return x.s.session(f.ID) == nil && !held.Alive(lockFile(x.s.featureDir(f.ID)))
+	})
+	for i := range features { // before any of them has moved
+		if err := x.s.mayMove(ctx, &features[i], stop); err != nil {
+			return errors.Join(err, snapshot.ErrStayed)
+		}
+	}
 	for i := range features {
-		f := &features[i]
-		if f.ID == x.feature.ID || f.Workspace != x.feature.Workspace {
-			continue
-		}
-		if x.s.session(f.ID) != nil {
-			err = x.s.Rebase(ctx, f.ID, generation, stop)
-		} else {
-			if held == nil {
-				held = flock.Holders()
-			}
-			if held.Alive(lockFile(x.s.featureDir(f.ID))) {
-				err = x.s.askToMove(ctx, f, generation, stop)
-			}
-		}
-		if err != nil {
+		if err := x.s.move(ctx, &features[i], generation, stop); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *Supervisor) askToMove(ctx context.Context, f *FeatureRecord, generation int, stop bool) error {
+// mayMove refuses when a live feature cannot be moved.
+func (s *Supervisor) mayMove(ctx context.Context, f *FeatureRecord, stop bool) error {
 	ctx, cancel := context.WithTimeout(ctx, rebaseTime)
 	defer cancel()
-	var err error = refuse(CodeHeld, "wait until it has ended", "the feature %s of the same workspace is in use", f.Name)
-	if s.opt.Daemon != nil {
-		err = s.opt.Daemon.Rebase(ctx, f.ID, generation, stop)
+	var holders []isolation.Holder
+	var err error
+	switch {
+	case stop:
+		return nil
+	case s.session(f.ID) != nil:
+		holders, err = s.Holders(ctx, f.ID)
+	case s.opt.Daemon == nil:
+		return refuse(CodeHeld, "wait until it has ended", "the feature %s of the same workspace is in use", f.Name)
+	default:
+		holders, err = s.opt.Daemon.Holders(ctx, f.ID)
 	}
+	if err == nil && len(holders) > 0 {
+		e := heldError(f.Name, holders)
+		e.Remedy = "end them, or stop them with --stop"
+		return e
+	}
+	return silent(err, f)
+}
+
+// move has a live feature take up new base layers.
+func (s *Supervisor) move(ctx context.Context, f *FeatureRecord, generation int, stop bool) error {
+	if s.session(f.ID) != nil {
+		return s.Rebase(ctx, f.ID, generation, stop)
+	}
+	ctx, cancel := context.WithTimeout(ctx, rebaseTime)
+	defer cancel()
+	if s.opt.Daemon == nil {
+		return refuse(CodeHeld, "wait until it has ended", "the feature %s of the same workspace is in use", f.Name)
+	}
+	return silent(s.opt.Daemon.Rebase(ctx, f.ID, generation, stop), f)
+}
+
+// silent explains that a feature did not answer.
+func silent(err error, f *FeatureRecord) error {
 	if err != nil && CodeOf(err) == CodeInternal {
-		err = &Error{Code: CodeHeld, Cause: "the feature " + f.Name + " of the same workspace does not answer", Exit: ExitRefused, Err: err,
+		return &Error{Code: CodeHeld, Cause: "the feature " + f.Name + " of the same workspace does not answer", Exit: ExitRefused, Err: err,
 			Remedy: "wait until it has ended, or stop it: caisson stop " + f.Name}
 	}
 	return err
 }
 
-// policy is the profile that a feature's newest task ran under.
+// policy is the profile that a feature's newest task ran under; of a fork without a task, its origin's.
 func (s *Supervisor) policy(ctx context.Context, f *FeatureRecord) (*profiles.Effective, error) {
 	tasks, err := s.opt.Journal.Tasks(ctx, f.ID)
+	if err == nil && len(tasks) == 0 && f.Origin != "" {
+		tasks, err = s.opt.Journal.Tasks(ctx, f.Origin)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if len(tasks) == 0 {
-		return nil, fmt.Errorf("feature %s has no task", f.Name)
+		return profiles.Load(profiles.LoadOptions{Name: "default"})
 	}
 	p := &profiles.Effective{}
 	if err := json.Unmarshal(tasks[len(tasks)-1].Profile, p); err != nil {

@@ -99,18 +99,52 @@ func (x *session) newest() *task {
 	return nil
 }
 
-// Checkpoints lists a feature's, oldest first; they are a tree by Parent.
+// Checkpoints lists a feature's, oldest first; they are a tree by Parent. It needs nobody's leave; of a feature that another
+// process works on, nothing is said of which is the head.
 func (s *Supervisor) Checkpoints(ctx context.Context, feature string) ([]Checkpoint, error) {
-	list := []Checkpoint{}
-	err := s.use(ctx, feature, reading, func(x *session) error {
-		rows, err := s.opt.Journal.Checkpoints(ctx, x.feature.ID)
-		for i := range rows {
-			list = append(list, *x.answer(&rows[i]))
-		}
-		return err
-	})
+	f, err := s.opt.Journal.Feature(ctx, feature)
+	if err != nil {
+		return nil, explain(err, "feature", feature)
+	}
+	head := ""
+	err = s.use(ctx, f.ID, reading, func(x *session) error { head = x.layers.Info().Head; return nil })
+	if err != nil && CodeOf(err) != CodeBusy && CodeOf(err) != CodeDamaged {
+		return nil, typed(err, "listing the checkpoints of "+feature)
+	}
+	rows, err := s.indexed(ctx, f.ID)
+	list := make([]Checkpoint, len(rows))
+	for i := range rows {
+		list[i] = rows[i].Checkpoint
+		list[i].Feature, list[i].FeatureID, list[i].Head = f.Name, f.ID, rows[i].ID == head
+	}
 	return list, typed(err, "listing the checkpoints of "+feature)
 }
+
+// indexed lists the rows of a feature's checkpoints. What a supervisor that ended left to be looked at is looked at now; one
+// that lives does so itself.
+func (s *Supervisor) indexed(ctx context.Context, id string) ([]CheckpointRecord, error) {
+	rows, err := s.opt.Journal.Checkpoints(ctx, id)
+	if err != nil || s.session(id) != nil || !slices.ContainsFunc(rows, unknown) {
+		return rows, err
+	}
+	err = s.use(ctx, id, writing, func(x *session) error {
+		for i := range rows {
+			if unknown(rows[i]) {
+				if _, err := x.index(ctx, rows[i].ID); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil { // then it stays unknown
+		return rows, nil //nolint:nilerr // the list is what was asked for
+	}
+	return s.opt.Journal.Checkpoints(ctx, id)
+}
+
+// unknown reports whether a checkpoint is still to be looked at.
+func unknown(r CheckpointRecord) bool { return !r.Indexed && !r.Lost && r.Damaged == "" }
 
 // CheckpointOf finds FEATURE@CHECKPOINT; without a checkpoint, the head.
 func (s *Supervisor) CheckpointOf(ctx context.Context, ref string) (c *Checkpoint, err error) {
@@ -280,6 +314,14 @@ func (s *Supervisor) refsOf(ctx context.Context, f *FeatureRecord) (refs []snaps
 // Export writes a checkpoint as an OCI layer tar, and returns its digest.
 func (s *Supervisor) Export(ctx context.Context, ref string, w io.Writer, o snapshot.ExportOptions) (digest string, err error) {
 	err = s.at(ctx, ref, reading, func(x *session, id string) error {
+		for { // an alias differs in nothing from its parent: what it means does
+			row, err := s.opt.Journal.Checkpoint(ctx, x.feature.ID, id)
+			if err != nil || row.AliasOf == "" {
+				break
+			}
+			id = row.AliasOf
+		}
+		var err error
 		digest, err = x.layers.Export(ctx, id, w, o)
 		return err
 	})
@@ -422,5 +464,3 @@ func (x *session) fromDisk(r *snapshot.Record) *Checkpoint {
 	}
 	return c
 }
-
-var _ = slices.Sort[[]string]

@@ -17,6 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/store"
 )
@@ -50,13 +51,17 @@ func helper(state, workspace, act string, args []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := runner.New(ctx, runner.Options{StateDir: state, Engine: engine, Cgroups: c, CgroupsErr: cgroupsErr, Journal: j})
+	units, err := disk.OpenStore(state)
 	if err != nil {
 		return err
 	}
-	flags := map[string][]string{}
+	s, err := runner.New(ctx, runner.Options{StateDir: state, Engine: engine, Disk: units, Cgroups: c, CgroupsErr: cgroupsErr, Journal: j})
+	if err != nil {
+		return err
+	}
+	flags := map[string][]string{"disk": {"50m"}}
 	if act == "unprivileged" {
-		flags["allow-weaker"] = []string{"cgroups"}
+		flags["allow-weaker"] = []string{"cgroups", "disk_quota"}
 	}
 	p, err := profiles.Load(profiles.LoadOptions{Flags: flags})
 	if err != nil {

@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner/snapshot"
-	"github.com/caisson-dev/caisson/runner/steps"
 )
 
 // checkpointsOf is when a profile has checkpoints made by themselves.
@@ -48,55 +46,11 @@ func diskLimits(p *profiles.Effective) (l disk.Limits, asked bool) {
 
 func (s *Supervisor) supports(ctx context.Context) []disk.Support { return disk.Probe(ctx, s.state) }
 
-// full says whether the feature's disk is why a step failed.
-func (t *task) full() *steps.LimitHit {
-	if t.unit == nil {
-		return nil
-	}
-	u, err := t.unit.Usage()
-	if err != nil || !u.Full() {
-		return nil
-	}
-	if u.InodeLimit > 0 && u.Inodes >= u.InodeLimit {
-		return &steps.LimitHit{Name: "inodes", Limit: u.InodeLimit.String() + " inodes", Peak: u.Inodes.String(), Hint: "raise it with --inodes, or limits.inodes in a profile"}
-	}
-	return &steps.LimitHit{Name: "disk", Limit: u.Limit.String(), Peak: u.Used.String(), Hint: "raise it with --disk, or limits.disk in a profile"}
-}
-
-func (s *Supervisor) timed(Timing) {}
-
-func (x *session) later(string) {}
-
-func (x *session) settled(ctx context.Context, id string) (*Checkpoint, error) {
-	return x.find(ctx, id, nil)
-}
-
-func (t *task) stepNow() int { return 0 }
-
 func (x *session) logDir() string { return filepath.Join(x.dir, "log") }
 
 func (t *task) removeFiles(ctx context.Context, gone string) error {
 	return snapshot.Remove(ctx, gone, "lock")
 }
-
-// Copy copies a file or a tree between the host and a feature.
-func (s *Supervisor) Copy(ctx context.Context, from, to CopyPath) error { return errLater }
-
-// Stats measures features; none means those that are live in this process.
-func (s *Supervisor) Stats(ctx context.Context, features []string) ([]Stats, error) {
-	return nil, errLater
-}
-
-// Events calls do for each event, oldest first.
-func (s *Supervisor) Events(ctx context.Context, o EventOptions, do func(Event) error) error {
-	return errLater
-}
-
-// Repair makes the journal agree with what lies on disk, for every feature, and names what is damaged.
-func (s *Supervisor) Repair(ctx context.Context) (*GCReport, error) { return nil, errLater }
-
-// errLater is what methods answer that are not there yet.
-var errLater = &Error{Code: CodeUnsupported, Cause: "not available yet", Exit: ExitRefused, Err: errors.ErrUnsupported}
 
 // Dialer asks the process that holds a feature's lock.
 type Dialer interface {
@@ -106,3 +60,5 @@ type Dialer interface {
 	// Holders are the processes that hold its workspace or HOME.
 	Holders(ctx context.Context, featureID string) ([]isolation.Holder, error)
 }
+
+func (t *task) stepNow() int { return int(t.stepping.Load()) }

@@ -82,7 +82,10 @@ func (t *task) bringUp(ctx context.Context) (err error) {
 	if err := t.rewind(ctx); err != nil {
 		return err
 	}
-	return t.start(ctx, spec)
+	if t.req.Detach {
+		t.todo = make(chan string, maxTodo)
+	}
+	return t.start(ctx, spec, t.watchOptions())
 }
 
 // holding tells whoever wants to know that a feature is about to live here.

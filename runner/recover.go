@@ -201,6 +201,14 @@ func (s *Supervisor) GC(ctx context.Context, dryRun bool) (*GCReport, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.retain(ctx, &r); err != nil {
+		return nil, err
+	}
+	if d := s.opt.Disk; d != nil && !dryRun {
+		cleaned, err := d.Clean(ctx)
+		r.Directories = append(r.Directories, cleaned...)
+		r.problem(err)
+	}
 	keep := func(string) bool { return len(live) > 0 } // it may be what a sandbox stands on
 	roots, err := images.Prune(filepath.Join(s.state, "roots"), unusedRoot, keep, dryRun)
 	r.Directories = append(r.Directories, roots...)

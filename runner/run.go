@@ -108,7 +108,8 @@ type task struct {
 
 	rooting errgroup.Group // of the root file system
 
-	interrupted atomic.Bool // SIGINT or SIGTERM was passed on
+	stepping    atomic.Int32 // the step that runs, 1-based
+	interrupted atomic.Bool  // SIGINT or SIGTERM was passed on
 	progress    sync.Mutex
 
 	steps steps.Runner
@@ -124,10 +125,14 @@ func (t *task) to(ctx context.Context, next State, cause string, step *StepMove)
 func (t *task) record(ctx context.Context) error {
 	moves, saved := t.pending, t.saved
 	t.pending, t.saved = nil, nil
-	if saved != nil {
-		return t.s.opt.Journal.AddCheckpoint(ctx, CheckpointRecord{*saved}, moves...)
+	if saved == nil {
+		return t.s.opt.Journal.Move(ctx, moves...)
 	}
-	return t.s.opt.Journal.Move(ctx, moves...)
+	err := t.s.opt.Journal.AddCheckpoint(ctx, CheckpointRecord{*saved}, moves...)
+	if err == nil {
+		t.later(saved.ID)
+	}
+	return err
 }
 
 // plan moves the task on without recording it before the next transition: where a crash between the two would leave

@@ -98,7 +98,7 @@ func TestLifeInTheJournal(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	b := withFake(t, &fake{}, runner.Options{})
 	file := filepath.Join(b.workspace, "file")
-	huge, zero := quota.Bytes(1<<30), quota.Limits{}
+	zero := quota.Limits{}
 	tests := map[string]struct {
 		change func(*runner.Request)
 		code   string
@@ -119,10 +119,9 @@ func TestRefusals(t *testing.T) {
 		"patch without a file": {func(r *runner.Request) { r.Promote = runner.PromotePatch }, runner.CodeUsage},
 		"network":              {func(r *runner.Request) { r.Steps[0].Network = "open" }, runner.CodeUnsupported},
 		"network of profile":   {func(r *runner.Request) { p := *r.Profile; p.Network.Mode = "allow"; r.Profile = &p }, runner.CodeUnsupported},
-		"disk":                 {func(r *runner.Request) { p := *r.Profile; p.Limits.Disk = &huge; r.Profile = &p }, runner.CodeUnsupported},
 		"disk quota required": {func(r *runner.Request) {
 			p := *r.Profile
-			p.Controls.Required = append(slices.Clone(p.Controls.Required), isolation.ControlDiskQuota)
+			p.AllowWeaker = []isolation.Control{isolation.ControlCgroups}
 			r.Profile = &p
 		}, runner.CodeUnsupported},
 		"root": {func(r *runner.Request) { u := uint32(0); r.Steps[0].UID = &u }, rootCode()},

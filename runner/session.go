@@ -20,6 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/live"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/overlay"
+	"github.com/caisson-dev/caisson/runner/watch"
 )
 
 // session is a feature in this process's hands: its lock is held, its disk unit and its layers are open, and perhaps a
@@ -46,6 +47,10 @@ type session struct {
 	lifetime sync.RWMutex   // held by whoever uses the session but the tasks in it; locked to close it
 	changing sync.Mutex     // one that makes or forgets checkpoints, or ends the sandbox, at a time; after lifetime
 	removing errgroup.Group // of cgroups
+
+	todo      chan string // checkpoints to be looked at
+	attending sync.WaitGroup
+	dismiss   context.CancelCauseFunc // ends what attends
 
 	mu    sync.Mutex
 	tasks []*task // that run in it, oldest first
@@ -264,13 +269,16 @@ func (x *session) limits() disk.Limits {
 }
 
 // start makes the cgroup and the sandbox of a session whose layers are there.
-func (x *session) start(ctx context.Context, spec *isolation.Spec) (err error) {
-	f, err := live.Start(ctx, live.Options{Layers: x.layers, Engine: x.s.opt.Engine, Spec: spec})
+func (x *session) start(ctx context.Context, spec *isolation.Spec, w *watch.Options) error {
+	f, err := live.Start(ctx, live.Options{Layers: x.layers, Engine: x.s.opt.Engine, Spec: spec, Watch: w})
 	if err != nil {
 		return err
 	}
 	x.setLive(f)
 	x.s.register(x, true)
+	if w != nil || x.unit != nil || x.todo != nil {
+		x.attend(ctx)
+	}
 	return nil
 }
 
@@ -289,6 +297,7 @@ func (x *session) sandbox() *live.Feature {
 
 // stop ends everything of the session that runs, and begins to take its cgroup away. It is idempotent.
 func (x *session) stop(ctx context.Context) (usage *quota.Usage, err error) {
+	x.leaveAlone()
 	x.changing.Lock()
 	defer x.changing.Unlock()
 	x.s.register(x, false)
@@ -388,18 +397,6 @@ func (x *session) cancel(ctx context.Context, asks *task, why error) error {
 		}
 	}
 	return nil
-}
-
-// diskUsage is what the feature takes; nil where nobody counts.
-func (x *session) diskUsage() *DiskUsage {
-	if x.unit == nil {
-		return nil
-	}
-	u, err := x.unit.Usage()
-	if err != nil {
-		return nil
-	}
-	return &DiskUsage{Mechanism: x.feature.Mechanism, Used: int64(u.Used), Limit: int64(u.Limit), Inodes: int64(u.Inodes), InodeLimit: int64(u.InodeLimit)}
 }
 
 // The drivers of layers.

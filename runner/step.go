@@ -62,6 +62,7 @@ func (t *task) step(ctx context.Context, i int) (*StepResult, error) {
 		return r, err
 	}
 	t.ran = true
+	t.stepping.Store(int32(n))
 	t.done = &StepMove{N: n, From: StepRunning, To: StepInterrupted} // unless we learn better
 	*r = StepResult{N: n, Args: r.Args, State: StepInterrupted}
 	if err := t.steps.Run(ctx, t.command(n), r); err != nil {

@@ -74,6 +74,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session // that live, by feature
+	timings  []Timing            // to be recorded
 	found    GCReport            // what New cleaned up
 }
 
@@ -137,16 +138,19 @@ func (s *Supervisor) ownDir() error {
 	if err == nil {
 		s.own, err = flock.Try(filepath.Join(s.dir, "lock"), flock.Exclusive)
 	}
+	if err == nil && s.opt.Disk != nil {
+		s.opt.Disk, err = disk.OpenStore(s.dir)
+	}
 	return stateFailure(err)
 }
 
 // Close closes the journal; with Memory the features go too. Tasks must have ended. It does not close the engine.
 func (s *Supervisor) Close() error {
-	var err error
+	err := s.flushTimings(context.Background())
 	if s.opt.Memory {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTime)
 		defer cancel()
-		err = errors.Join(removeLast(ctx, s.dir), s.own.Release())
+		err = errors.Join(err, removeLast(ctx, s.dir), s.own.Release())
 	}
 	return errors.Join(err, s.opt.Journal.Close())
 }

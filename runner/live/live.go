@@ -10,6 +10,7 @@ import (
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/watch"
 )
 
 // Options are what a Feature is made of. It owns none of them.
@@ -17,6 +18,7 @@ type Options struct {
 	Layers snapshot.Layers
 	Engine isolation.Engine
 	Spec   *isolation.Spec // its stacks are made from Layers
+	Watch  *watch.Options  // without uppers: those are the layers'; nil: nobody watches
 }
 
 // Feature is one live sandbox on a feature's layers. It is safe for concurrent use.
@@ -24,6 +26,7 @@ type Feature struct {
 	layers snapshot.Layers
 	box    isolation.Sandbox
 	turn   chan struct{} // one that changes the stacks at a time; a channel, to give up waiting
+	watch  *watch.Watcher
 }
 
 // HolderPolicy is what is done with processes when the stacks change.
@@ -41,9 +44,6 @@ var targets = []string{snapshot.WorkspaceTarget, snapshot.HomeTarget}
 // happened before.
 func Start(ctx context.Context, o Options) (_ *Feature, err error) {
 	unpin, err := o.Layers.Pin(ctx)
-	if errors.Is(err, errors.ErrUnsupported) { // until package promote has base layers
-		unpin, err = func() {}, nil
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +53,61 @@ func Start(ctx context.Context, o Options) (_ *Feature, err error) {
 	}
 	f := &Feature{layers: o.Layers, turn: make(chan struct{}, 1)}
 	o.Spec.Stacks = Stacks(o.Layers.Stacks())
-	f.box, err = o.Engine.Start(ctx, o.Spec)
-	if err != nil {
-		return nil, err
+	if o.Watch != nil {
+		w := *o.Watch
+		w.Upper, w.Home = f.uppers()
+		if f.watch, err = watch.Start(context.WithoutCancel(ctx), w); err != nil {
+			f.watch = nil // seals find what it would have told
+		}
+	}
+	if f.box, err = o.Engine.Start(ctx, o.Spec); err != nil {
+		return nil, errors.Join(err, f.unwatch())
 	}
 	return f, nil
+}
+
+// uppers are the directories that are written to now.
+func (f *Feature) uppers() (workspace, home string) {
+	s := f.layers.Stacks()
+	return s[0].Upper, s[1].Upper
+}
+
+// rewatch says that everything so far is in a checkpoint.
+func (f *Feature) rewatch() {
+	if f.watch != nil {
+		_ = f.watch.Reset(f.uppers()) // it may have ended: then nobody watches
+	}
+}
+
+func (f *Feature) unwatch() error {
+	if f.watch == nil {
+		return nil
+	}
+	return f.watch.Close()
+}
+
+// Events tells what changes in the layers; nil when nobody watches.
+func (f *Feature) Events() <-chan []watch.Event {
+	if f.watch == nil {
+		return nil
+	}
+	return f.watch.Events()
+}
+
+// Due says when it is time for a checkpoint; nil when nobody watches.
+func (f *Feature) Due() <-chan struct{} {
+	if f.watch == nil {
+		return nil
+	}
+	return f.watch.Due()
+}
+
+// WatchMode is how changes are seen; "" when they are not.
+func (f *Feature) WatchMode() string {
+	if f.watch == nil {
+		return ""
+	}
+	return f.watch.Mode()
 }
 
 // Stacks are a driver's stacks as an engine mounts them.
@@ -116,6 +166,9 @@ func (f *Feature) Seal(ctx context.Context, id string, meta json.RawMessage) (se
 	})
 	if err == nil && o.Live != nil {
 		sealed, err = f.layers.Seal(ctx, o)
+	}
+	if err == nil {
+		f.rewatch()
 	}
 	return sealed, err
 }
@@ -191,6 +244,7 @@ func (f *Feature) Change(ctx context.Context, p HolderPolicy, do func(context.Co
 			changed, err := do(ctx)
 			if changed {
 				err = errors.Join(err, f.exchange(ctx))
+				f.rewatch()
 			}
 			return err
 		})
@@ -230,4 +284,6 @@ func (f *Feature) Pause(ctx context.Context) error { return f.box.Freeze(ctx) }
 func (f *Feature) Unpause(ctx context.Context) error { return f.box.Thaw(ctx) }
 
 // Close ends the sandbox; the layers stay open.
-func (f *Feature) Close(ctx context.Context) error { return f.box.Close(ctx) }
+func (f *Feature) Close(ctx context.Context) error {
+	return errors.Join(f.box.Close(ctx), f.unwatch())
+}

@@ -1,0 +1,195 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/caisson-dev/caisson/quota/disk"
+	"github.com/caisson-dev/caisson/runner/steps"
+	"github.com/caisson-dev/caisson/runner/watch"
+)
+
+// watchOptions are when a task's long steps get checkpoints by themselves; nil: never.
+func (t *task) watchOptions() *watch.Options {
+	p := t.saving()
+	if p.Off || p.Every == 0 && p.Files == 0 || t.req.Remove {
+		return nil
+	}
+	const never = 1 << 30
+	o := &watch.Options{Debounce: p.Debounce, Every: p.Every, Files: p.Files}
+	if p.Every == 0 {
+		o.Every = never * time.Second
+	}
+	if p.Files == 0 {
+		o.Files = never
+	}
+	return o
+}
+
+// maxTodo is how many checkpoints wait to be looked at.
+const maxTodo = 1024
+
+// attend does what goes on beside the tasks of a live session, until its end: the log of what happens to files, checkpoints
+// of long steps, and what can be known of checkpoints later.
+func (x *session) attend(ctx context.Context) {
+	ctx, x.dismiss = context.WithCancelCause(context.WithoutCancel(ctx))
+	x.attending.Go(func() {
+		f := x.live
+		events, due := f.Events(), f.Due()
+		full := x.watchDisk(ctx)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case list, ok := <-events:
+				if !ok {
+					events = nil
+				}
+				x.logFiles(ctx, list)
+			case <-due:
+				x.saveNow(ctx)
+			case u, ok := <-full:
+				if !ok {
+					full = nil
+				} else {
+					x.filling(ctx, u)
+				}
+			case id := <-x.todo:
+				if _, err := x.settled(ctx, id); err == nil {
+					_, _ = x.layers.Squash(ctx, false) // it is tried again after the next
+				}
+			}
+		}
+	})
+}
+
+// leaveAlone ends attend.
+func (x *session) leaveAlone() {
+	if x.dismiss != nil {
+		x.dismiss(os.ErrClosed)
+		x.attending.Wait()
+	}
+}
+
+// later has a checkpoint looked at when there is time. A session that is about to end leaves that to whoever asks.
+func (x *session) later(id string) {
+	if x.todo == nil {
+		return
+	}
+	select {
+	case x.todo <- id:
+	default: // there are many: whoever asks has it looked at
+	}
+}
+
+// logFiles appends to the log of what happened to files.
+func (x *session) logFiles(ctx context.Context, list []watch.Event) {
+	if len(list) == 0 {
+		return
+	}
+	task, step := "", 0
+	if t := x.newest(); t != nil {
+		task, step = t.res.TaskID, t.stepNow()
+	}
+	rows := make([]FileEvent, len(list))
+	for i, e := range list {
+		rows[i] = FileEvent{At: e.At, FeatureID: x.feature.ID, TaskID: task, Step: step, Stack: e.Stack, Path: e.Path, Kind: e.Kind, Size: e.Size}
+	}
+	_ = x.s.opt.Journal.AddFileEvents(ctx, rows) // the log of files is a convenience
+}
+
+// saveNow makes an automatic checkpoint.
+func (x *session) saveNow(ctx context.Context) {
+	x.changing.Lock()
+	defer x.changing.Unlock()
+	_, err := x.checkpoint(ctx, ReasonAuto, CheckpointOptions{})
+	if err != nil && !errors.Is(err, os.ErrClosed) {
+		_ = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "checkpoint", To: "failed", Cause: ReasonAuto + ": " + err.Error()})
+	}
+}
+
+// watchDisk tells when the feature's disk fills up; nil where nobody counts.
+func (x *session) watchDisk(ctx context.Context) <-chan disk.Usage {
+	if x.unit == nil {
+		return nil
+	}
+	return x.unit.Watch(ctx)
+}
+
+// filling notes that a disk fills up. Where nothing but we enforces the limit, who goes over it is killed.
+func (x *session) filling(ctx context.Context, u disk.Usage) {
+	if x.unit.Mechanism() == disk.Watched && u.Percent() >= 100 {
+		hit := hitOf(u)
+		for _, t := range x.running() {
+			t.cancel(&steps.LimitError{Verdict: VerdictDisk, Hit: *hit, Cause: "the feature's disk is full: the limit is " + hit.Limit})
+		}
+		return
+	}
+	_ = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "disk", Cause: usedOf(u)})
+}
+
+// settled makes everything known of a checkpoint that can be, and makes it durable.
+func (x *session) settled(ctx context.Context, id string) (*Checkpoint, error) {
+	row, err := x.index(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !row.Durable {
+		if err := x.layers.Sync(ctx); err != nil {
+			return nil, err
+		}
+		yes := true
+		if err := x.s.opt.Journal.UpdateCheckpoint(ctx, id, CheckpointUpdate{Durable: &yes}); err != nil {
+			return nil, err
+		}
+	}
+	return x.find(ctx, id, nil)
+}
+
+// index makes known what a checkpoint changes. An alias is known as what it means.
+func (x *session) index(ctx context.Context, id string) (CheckpointRecord, error) {
+	j := x.s.opt.Journal
+	row, err := j.Checkpoint(ctx, x.feature.ID, id)
+	if err != nil || row.Indexed || row.Lost || row.Damaged != "" {
+		return row, explain(err, "checkpoint", id)
+	}
+	if row.AliasOf != "" {
+		if _, err := x.index(ctx, row.AliasOf); err != nil && CodeOf(err) != CodeNotFound {
+			return row, err
+		}
+	}
+	i, err := x.layers.Index(ctx, id)
+	if err != nil {
+		return row, err
+	}
+	yes := true
+	u := CheckpointUpdate{Digest: &i.Digest, Counts: &i.Counts, Bytes: &i.Bytes, Indexed: &yes}
+	if i.AliasOf != "" {
+		u.AliasOf = &i.AliasOf
+	}
+	return row, j.UpdateCheckpoint(ctx, id, u)
+}
+
+// timed remembers how long something took, until flushTimings.
+func (s *Supervisor) timed(t Timing) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timings = append(s.timings, t)
+}
+
+// flushTimings writes down what timed remembered.
+func (s *Supervisor) flushTimings(ctx context.Context) error {
+	s.mu.Lock()
+	list := s.timings
+	s.timings = nil
+	s.mu.Unlock()
+	var errs []error
+	for _, t := range list {
+		if err := s.opt.Journal.AddTiming(ctx, t); !errors.Is(err, ErrNotFound) { // the feature may have gone
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
