@@ -205,7 +205,7 @@ func TestPowerLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer image.Close()
-	if super, err := readSuper(image); err != nil || super[superIncompat]&needsRecovery == 0 {
+	if super, err := readSuper(image); err != nil || super[superState]&stateValid != 0 {
 		t.Fatal("the kernel does not say that it is mounted", err)
 	}
 	v, err := s.Open(t.Context(), "b")

@@ -23,7 +23,8 @@ import (
 const blockSize = 4096
 
 // images is the mechanism Ext4: a file system in an image. What a killed process leaves is in order, for the kernel unmounts
-// it then; after a loss of power it is checked (recoverImage).
+// it then; after a loss of power it is checked (recoverImage). So there is no journal: with one, to mount and unmount takes
+// half as long again.
 type images struct{}
 
 func (images) lockFile(p *place) string { return p.image() }
@@ -110,7 +111,7 @@ func openDetached(ctx context.Context, p *place) (*imageVolume, error) {
 // survive a loss of power is synced by Unit.Sync.
 func mountImage(l *os.File) (*os.File, error) {
 	return mount("ext4", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOATIME,
-		"source="+l.Name(), "noinit_itable", "nobarrier", "data=writeback")
+		"source="+l.Name(), "noinit_itable", "nobarrier")
 }
 
 // idle returns the blocks that are free inside to the host.
@@ -142,14 +143,12 @@ func (images) remove(p *place) error {
 const (
 	superAt       = 1024
 	superState    = 0x3a
-	superIncompat = 0x60
 	superUUID     = 0x68
 	superChecksum = 0x3fc
 	superSize     = 1024
 
-	stateValid    = 1
-	stateError    = 2
-	needsRecovery = 4 // of the incompatible features: it is, or was, mounted
+	stateValid = 1
+	stateError = 2
 )
 
 func readSuper(image *os.File) ([]byte, error) {
@@ -190,8 +189,7 @@ func recoverImage(ctx context.Context, p *place, image *os.File) error {
 	if err != nil {
 		return err
 	}
-	state, features := binary.LittleEndian.Uint16(super[superState:]), binary.LittleEndian.Uint32(super[superIncompat:])
-	if state&stateValid != 0 && state&stateError == 0 && features&needsRecovery == 0 {
+	if state := binary.LittleEndian.Uint16(super[superState:]); state&stateValid != 0 && state&stateError == 0 {
 		return nil
 	}
 	fsck, err := tool("e2fsck")
