@@ -39,3 +39,30 @@ func TestKill(t *testing.T) {
 	}
 	snapshottest.Kill(t, harness, kills)
 }
+
+// TestFilesystems runs the suite where layers may lie.
+func TestFilesystems(t *testing.T) {
+	for _, fs := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fs, func(t *testing.T) {
+			snapshottest.OnImage(t, fs)
+			t.Run("suite", func(t *testing.T) { snapshottest.Run(t, harness) })
+			t.Run("random", func(t *testing.T) { snapshottest.Random(t, harness, 77, 400) })
+		})
+	}
+}
+
+// TestFull runs out of blocks, inodes and quota in the middle of everything.
+func TestFull(t *testing.T) {
+	t.Run("blocks", func(t *testing.T) {
+		snapshottest.OnImage(t, "ext4-small")
+		snapshottest.Full(t, harness, 4096)
+	})
+	t.Run("inodes", func(t *testing.T) {
+		snapshottest.OnImage(t, "ext4-small")
+		snapshottest.Full(t, harness, 0)
+	})
+	t.Run("quota", func(t *testing.T) {
+		snapshottest.Limited(t, 48<<20)
+		snapshottest.Full(t, harness, 16<<10)
+	})
+}

@@ -112,9 +112,7 @@ var works = []func(k *worker){
 	func(k *worker) { k.seal(nil) },
 	func(k *worker) { k.seal(nil) },
 	func(k *worker) {
-		k.seal(&snapshot.Live{Pause: func(context.Context) (snapshot.Paused, error) {
-			return snapshot.Paused{Resume: func() error { return nil }}, nil
-		}})
+		k.seal(standing)
 	},
 	func(k *worker) {
 		if id := k.pick(); id != "" {
@@ -173,11 +171,13 @@ func (k *worker) collect() {
 
 func (k *worker) promote() {
 	r := k.begin("promote", "", "")
-	r.Wanted = view{k.view()[0], listing{}}.digest(promoted)
 	c := k.change(snapshot.Base, snapshot.Current)
+	base, err := list(k.ws)
+	must(k, err)
+	r.Wanted = view{base.apply(c, k.view()[0]), listing{}}.digest(promoted)
 	k.unmount()
 	k.tell(r)
-	_, err := k.l.Promote(k.Context(), c, snapshot.PromoteOptions{LockDir: k.dir})
+	_, err = k.l.Promote(k.Context(), c, snapshot.PromoteOptions{LockDir: k.dir})
 	if !errors.Is(err, snapshot.ErrConflict) { // with what was promoted since the checkpoint that it went back to
 		must(k, err)
 		r.Before, r.Base = "", "" // anew, and not known yet

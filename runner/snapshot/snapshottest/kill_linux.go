@@ -196,19 +196,22 @@ func (k *killer) check(what string, last report) {
 func (k *killer) checkCurrent(what string, last report, f *feature) {
 	k.Helper()
 	v := f.view()
-	now, base := v.digest(exact), k.baseDigest(exact)
-	if last.Base != "" && base != last.Base && (last.Op != "promote" || k.baseDigest(promoted) != last.Wanted) {
+	now, was := v.digest(exact), k.baseDigest(exact)
+	if last.Base != "" && was != last.Base && (last.Op != "promote" || k.baseDigest(promoted) != last.Wanted) {
 		k.Fatalf("%s: the workspace is neither what it was nor what was promoted", what)
 	}
 	if last.Op == "work" || last.Op == "ready" || last.Before == "" {
 		return
 	}
 	switch {
-	case now == last.Before && base == last.Base:
+	case now == last.Before && was == last.Base:
 	case now == last.After && last.Op != "promote":
 	case last.Op == "promote" && view{v[0], listing{}}.digest(promoted) == last.Wanted:
 	default:
-		k.Fatalf("%s: the current state is neither the old nor the new one", what)
+		base, err := list(k.ws)
+		must(k, err)
+		k.Fatalf("%s: the current state is neither the old nor the new one. Head %q; the workspace and what shows:\n%s", what,
+			f.l.Info().Head, base.differ(v[0], exact))
 	}
 }
 

@@ -5,12 +5,15 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
 // node is everything that can be observed of one path, but for times of access and of change.
@@ -116,6 +119,20 @@ func (l listing) differ(o listing, how compared) string {
 		out = append(out[:12], fmt.Sprintf("and %d more", len(out)-12))
 	}
 	return strings.Join(out, "\n")
+}
+
+// apply is what a workspace holds after a promote of what shows.
+func (l listing) apply(c *snapshot.Change, shows listing) listing {
+	out := maps.Clone(l)
+	for i := range c.Entries {
+		path := c.Entries[i].Path
+		if n, ok := shows[path]; ok {
+			out[path] = n
+		} else {
+			delete(out, path)
+		}
+	}
+	return out
 }
 
 func listPair(workspace, home string) (v view, err error) {

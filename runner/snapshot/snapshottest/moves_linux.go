@@ -170,16 +170,7 @@ func (r *random) promote(p *player) {
 	p.mount()
 	now, err := list(r.ws)
 	must(r, err)
-	want := maps.Clone(old)
-	for i := range c.Entries {
-		path := c.Entries[i].Path
-		if n, ok := at.view[0][path]; ok {
-			want[path] = n
-		} else {
-			delete(want, path)
-		}
-	}
-	if d := want.differ(now, promoted); d != "" {
+	if d := old.apply(c, at.view[0]).differ(now, promoted); d != "" {
 		r.Fatalf("%s: what was promoted and the workspace differ:\n%s", p.id, d)
 	}
 	if r.h.LinksBreak {
