@@ -158,16 +158,22 @@ func (l *layers) sync() error {
 	return nil
 }
 
-// size measures a sealed layer, once.
+// size measures what shows of a sealed layer, once: without the scratch directories, which go.
 func (l *layers) size(ctx context.Context, n int) (dirs.Usage, error) {
 	if known, ok := l.sizes.Load(n); ok {
 		return known.(dirs.Usage), nil
 	}
-	used, err := dirs.Measure(ctx, l.book.Layer(n))
-	if err == nil {
-		l.sizes.Store(n, used)
+	var sum dirs.Usage
+	for _, p := range parts {
+		used, err := dirs.Measure(ctx, filepath.Join(l.book.Layer(n), p.name))
+		if err != nil {
+			return sum, err
+		}
+		sum.Bytes += used.Bytes
+		sum.Inodes += used.Inodes
 	}
-	return used, err
+	l.sizes.Store(n, sum)
+	return sum, nil
 }
 
 // Usage adds up what the feature's directory takes.
