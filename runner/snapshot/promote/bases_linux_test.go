@@ -296,6 +296,64 @@ func TestNoSpaceForBases(t *testing.T) {
 	b.promote()
 }
 
+// TestNoSpaceAnywhere lets a promote run out of inodes at each object that it makes, in the workspace and in the base
+// layer: the old state, and nothing left.
+func TestNoSpaceAnywhere(t *testing.T) {
+	needOverlay(t)
+	for _, where := range []string{"workspace", "bases"} {
+		refused := 0
+		for free := 0; ; free++ {
+			var err error
+			must(t, kernel.InNamespace(func() error {
+				err = promoteWith(t, where, free)
+				return nil
+			}))
+			if err == nil {
+				break
+			}
+			if refused++; !errors.Is(err, unix.ENOSPC) || refused > 100 {
+				t.Fatalf("%s with %d inodes free: %v", where, free, err)
+			}
+		}
+		if refused < 5 {
+			t.Errorf("%s was refused only %d times", where, refused)
+		}
+	}
+}
+
+// promoteWith promotes with some inodes free in one place, and checks that an error left the old state.
+func promoteWith(t *testing.T, where string, free int) error {
+	ws := t.TempDir()
+	must(t, unix.Mount("tmpfs", ws, "tmpfs", 0, "nr_inodes=100"))
+	defer func() { must(t, unix.Unmount(ws, unix.MNT_DETACH)) }()
+	project(t)(ws)
+	b := &box{TB: t, ws: ws}
+	var err error
+	b.w, err = create(t.TempDir()+"/f", ws, true)
+	must(t, err)
+	m := t.TempDir()
+	must(t, kernel.Mount(m, b.w.stack()))
+	must(t, steps(everything(m), unix.Unmount(m, unix.MNT_DETACH)))
+	full := ws
+	if where == "bases" {
+		full = b.w.bases.dir
+		must(t, unix.Mount("tmpfs", full, "tmpfs", 0, "nr_inodes=100"))
+		defer func() { must(t, unix.Unmount(full, unix.MNT_DETACH)) }()
+	}
+	must(t, os.Mkdir(full+"/filler", 0o755))
+	var fs unix.Statfs_t
+	must(t, unix.Statfs(full, &fs))
+	for i := range int(fs.Ffree) - free {
+		must(t, write(fmt.Sprintf("%s/filler/%d", full, i), ""))
+	}
+	old := listing(t, ws)
+	_, err = b.w.apply(t.Context(), b.change(), nil)
+	if err != nil {
+		b.wantSame(old, fmt.Sprintf("%s with %d inodes free", where, free))
+	}
+	return err
+}
+
 // TestCopied promotes a change of a copy of the workspace: what others changed since the copy is a conflict.
 func TestCopied(t *testing.T) {
 	b := newBox(t, project(t))
