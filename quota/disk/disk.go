@@ -16,7 +16,7 @@
 //
 // Space on the host is never promised twice: an image is allocated whole before it is mounted, the limits of all units
 // together stay below Limits.Total, and no unit is made or opened that would leave less than 5 % of the host's file system
-// free. Units that nobody has open give back what they do not use when another one needs it.
+// free. Units that nobody has open have given back what they never used, and give back the rest when another one needs it.
 //
 // Mounts are detached: they are in no mount table, Unit.Dir is a path below /proc/self/fd that only this process can use,
 // and the kernel takes mount and loop device away when the last file descriptor is closed, however the process ends.

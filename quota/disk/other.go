@@ -36,6 +36,9 @@ func (*Store) Create(context.Context, string, Mechanism, Limits) (*Unit, error) 
 // Open does nothing.
 func (*Store) Open(context.Context, string) (*Unit, error) { return nil, errPlatform }
 
+// View does nothing.
+func (*Store) View(context.Context, string) (*Unit, error) { return nil, errPlatform }
+
 // Remove does nothing.
 func (*Store) Remove(context.Context, string) error { return errPlatform }
 

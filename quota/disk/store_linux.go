@@ -46,8 +46,10 @@ type record struct {
 	Total     quota.Bytes  `json:"total,omitempty"` // Limits.Total, for when it is opened again
 	Created   time.Time    `json:"created"`
 
-	// Idle is what the unit takes of the host while nobody has it open; nil: all that it is promised.
-	Idle *quota.Bytes `json:"idle,omitempty"`
+	// Idle is what the unit takes of the host while nobody has it open; nil: all that it is promised. Small says that it can
+	// give no more back.
+	Idle  *quota.Bytes `json:"idle,omitempty"`
+	Small bool         `json:"small,omitempty"`
 
 	Size       quota.Bytes `json:"size,omitempty"`        // ext4: of the image
 	Free       quota.Bytes `json:"free,omitempty"`        // ext4, tmpfs: bytes that were free when it was new
@@ -237,7 +239,12 @@ func (s *Store) admit(ctx context.Context, p *place) error {
 }
 
 // Open opens a unit: fs.ErrNotExist where there is none, ErrDamaged, *RoomError.
-func (s *Store) Open(ctx context.Context, id string) (*Unit, error) {
+func (s *Store) Open(ctx context.Context, id string) (*Unit, error) { return s.open(ctx, id, true) }
+
+// View opens a unit to look at it, or to write little: it asks for no room, and so works on a host that is full.
+func (s *Store) View(ctx context.Context, id string) (*Unit, error) { return s.open(ctx, id, false) }
+
+func (s *Store) open(ctx context.Context, id string, room bool) (*Unit, error) {
 	p, err := s.place(id)
 	if err != nil {
 		return nil, err
@@ -252,6 +259,11 @@ func (s *Store) Open(ctx context.Context, id string) (*Unit, error) {
 	}
 	if p.Mechanism == Tmpfs {
 		return nil, fmt.Errorf("%w: feature %s: it was in the memory of the process that made it", ErrDamaged, id)
+	}
+	if room {
+		if err := p.wake(ctx); err != nil {
+			return nil, err
+		}
 	}
 	return p.open(ctx)
 }
@@ -272,9 +284,6 @@ func (p *place) open(ctx context.Context) (*Unit, error) {
 	if err := flock(use, unix.LOCK_SH); err != nil { // nobody keeps the exclusive one without the store's lock
 		return nil, errors.Join(err, use.Close())
 	}
-	if err := p.wake(ctx); err != nil {
-		return nil, errors.Join(err, use.Close())
-	}
 	v, err := how.open(ctx, p)
 	if err != nil {
 		return nil, errors.Join(err, use.Close())
@@ -291,11 +300,13 @@ func (p *place) wake(ctx context.Context) error {
 		return err
 	}
 	if p.Mechanism == Ext4 {
-		if err := p.allocate(); err != nil {
+		if err := p.allocate(); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%w: feature %s: %w", ErrDamaged, p.id, err)
+		} else if err != nil {
 			return err
 		}
 	}
-	p.Idle = nil
+	p.Idle, p.Small = nil, false
 	return p.write()
 }
 

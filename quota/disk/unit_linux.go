@@ -82,16 +82,16 @@ func (u *Unit) Resize(ctx context.Context, l Limits) error {
 	if err := l.validate(); err != nil {
 		return err
 	}
+	u.mu.Lock() // before the store's lock, as Close does
+	defer u.mu.Unlock()
+	if u.closed {
+		return errClosed
+	}
 	unlock, err := u.place.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.closed {
-		return errClosed
-	}
 	if err := u.place.read(); err != nil { // somebody else may have changed it
 		return err
 	}
@@ -251,17 +251,17 @@ func (u *Unit) Discard() error {
 }
 
 // Close detaches the unit. The kernel writes what is dirty, which can take a second; where a live sandbox still has it
-// mounted, that happens when it ends. It is idempotent.
+// mounted, that happens when it ends. The host gets back what was never used. It is idempotent.
 func (u *Unit) Close() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.shut()
-}
-
-func (u *Unit) shut() error {
 	if u.closed {
 		return nil
 	}
+	return errors.Join(u.shut(), u.place.settle())
+}
+
+func (u *Unit) shut() error {
 	u.closed = true
 	return errors.Join(u.volume.close(), u.use.Close())
 }
