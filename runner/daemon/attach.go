@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/daemon/internal/frame"
@@ -134,7 +135,7 @@ func (k *stream[A, R]) run(ctx context.Context, c *Client, a A, e *end) (R, erro
 	}
 	t, text, err := e.receive(frame.NewReader(buffered))
 	switch {
-	case err != nil && e.why.Load() != nil:
+	case (err != nil || t == frame.Error) && e.why.Load() != nil:
 		return r, *e.why.Load()
 	case e.failed != nil && !e.task:
 		return r, e.failed
@@ -294,10 +295,13 @@ func (e *end) broken(conn net.Conn, err error) {
 	_ = conn.Close()
 }
 
-// letGo leaves the task alone.
+// letGo leaves the task alone. The supervisor closes the connection when it has taken what was typed before: whoever
+// attaches next types after that.
 func (e *end) letGo(conn net.Conn) {
 	err := ErrDetached
 	e.why.CompareAndSwap(nil, &err)
-	_ = e.w.Write(frame.Detach, nil) // closing says the same
-	_ = conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	if e.w.Write(frame.Detach, nil) != nil {
+		_ = conn.Close() // that says the same
+	}
 }

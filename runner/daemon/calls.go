@@ -68,7 +68,7 @@ var (
 		return s.opt.Supervisor.Task(ctx, a.Ref)
 	})
 	wait = define("wait", func(ctx context.Context, s *Server, a on) (*runner.Result, error) {
-		return s.opt.Supervisor.Wait(ctx, a.Ref)
+		return s.await(ctx, a.Ref)
 	})
 	stats = define("stats", func(ctx context.Context, s *Server, a all[nothing]) ([]runner.Stats, error) {
 		return s.opt.Supervisor.Stats(ctx, a.Refs)

@@ -43,8 +43,16 @@ func supervise(dir string) error {
 	}
 	idle, _ := time.ParseDuration(os.Getenv(idleVariable))
 	s := New(Options{StateDir: dir, Idle: idle, Ready: ready})
-	s.keeper = &keep{}
-	return s.Serve(context.Background())
+	if os.Getenv(liveVariable) == "" {
+		s.keeper = &keep{}
+		return s.Serve(context.Background())
+	}
+	closeAll, err := openLive(context.Background(), dir, s)
+	if err != nil {
+		ready.Fail(err)
+		return err
+	}
+	return errors.Join(s.Serve(context.Background()), closeAll())
 }
 
 // keep is a supervisor's bookkeeping without the supervisor.

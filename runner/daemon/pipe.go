@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/daemon/internal/frame"
@@ -21,6 +23,7 @@ type pipe struct {
 	in   *frame.Input  // of a call that is no task's
 	gone chan struct{} // closed when the client has gone or let go
 	quit func()        // closes it
+	cut  atomic.Bool   // a write has failed: what the client has sent before it went is still to be read
 	late bool          // the client came to a task that runs: the end of its input is not the task's
 
 	mu      sync.Mutex
@@ -227,7 +230,30 @@ func (p *pipe) finish(result any, err error) {
 	_ = p.w.JSON(frame.Result, result)
 }
 
+// to is a writer of frames to the client.
+func (p *pipe) to(t frame.Type) io.Writer { return &output{p, t} }
+
+type output struct {
+	p *pipe
+	t frame.Type
+}
+
+func (o *output) Write(data []byte) (int, error) {
+	if len(data) == 0 {
+		return 0, nil
+	}
+	if err := o.p.w.Write(o.t, data); err != nil {
+		o.p.cut.Store(true)
+		return 0, err
+	}
+	return len(data), nil
+}
+
 func (p *pipe) close() {
+	if p.cut.Load() {
+		_ = p.conn.SetReadDeadline(time.Now().Add(lastWord)) // it has no other end any more, so there is an end
+		p.reading.Wait()
+	}
 	_ = p.conn.Close()
 	p.quit()
 	p.reading.Wait()

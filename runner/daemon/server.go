@@ -94,6 +94,9 @@ type Server struct {
 	end     context.CancelCauseFunc
 	kick    chan struct{} // something has changed that Serve waits for
 
+	shutting chan struct{} // closed when nobody is served any more
+	shutOnce sync.Once
+
 	mu       sync.Mutex
 	guests   int  // open connections
 	met      bool // somebody has been here
@@ -120,7 +123,7 @@ func New(o Options) *Server {
 	o.SocketDir = cmp.Or(o.SocketDir, socket.Dir(o.StateDir))
 	o.Idle = cmp.Or(o.Idle, DefaultIdle)
 	o.Version = cmp.Or(o.Version, buildVersion())
-	s := &Server{opt: o, started: time.Now(), active: time.Now(), kick: make(chan struct{}, 1), routes: routes,
+	s := &Server{opt: o, started: time.Now(), active: time.Now(), kick: make(chan struct{}, 1), shutting: make(chan struct{}), routes: routes,
 		sessions: map[string]*session{}, held: map[string]time.Time{}, leases: map[string]*lease{}}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	if o.Supervisor != nil {
@@ -207,6 +210,7 @@ func (s *Server) open(d *socket.Door) (*http.Server, <-chan struct{}) {
 // shut lets nobody in any more, lets those who are inside end, for a moment, and closes their connections.
 func (s *Server) shut(d *socket.Door, srv *http.Server) error {
 	s.close(true)
+	s.shutOnce.Do(func() { close(s.shutting) })
 	err := d.Shut()
 	ctx, cancel := context.WithTimeout(context.Background(), lastWord)
 	defer cancel()

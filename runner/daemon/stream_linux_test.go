@@ -302,7 +302,7 @@ func TestLeavingEndsTasks(t *testing.T) {
 func TestFlow(t *testing.T) {
 	gone := make(chan error, 1)
 	endless := flow("endless", func(ctx context.Context, _ *Server, _ nothing, p *pipe) (nothing, error) {
-		w := p.w.To(frame.Stdout)
+		w := p.to(frame.Stdout)
 		for {
 			if _, err := w.Write(make([]byte, 1000)); err != nil {
 				<-ctx.Done()

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 
 	"github.com/caisson-dev/caisson/runner"
@@ -17,20 +18,20 @@ func flow[A, R any](name string, do func(context.Context, *Server, A, *pipe) (R,
 // Streams of output, or of input, that end when the client goes.
 var (
 	diff = flow("diff", func(ctx context.Context, s *Server, a with[snapshot.DiffOptions], p *pipe) (nothing, error) {
-		return done(s.opt.Supervisor.Diff(ctx, a.Ref, p.w.To(frame.Stdout), a.Options))
+		return done(s.opt.Supervisor.Diff(ctx, a.Ref, p.to(frame.Stdout), a.Options))
 	})
 	diffBetween = flow("diff-between", func(ctx context.Context, s *Server, a between[snapshot.DiffOptions], p *pipe) (nothing, error) {
-		return done(s.opt.Supervisor.DiffBetween(ctx, a.A, a.B, p.w.To(frame.Stdout), a.Options))
+		return done(s.opt.Supervisor.DiffBetween(ctx, a.A, a.B, p.to(frame.Stdout), a.Options))
 	})
 	logs = flow("logs", func(ctx context.Context, s *Server, a with[runner.LogOptions], p *pipe) (nothing, error) {
-		return done(s.opt.Supervisor.Logs(ctx, a.Ref, a.Options, p.w.To(frame.Stdout), p.w.To(frame.Stderr)))
+		return done(s.opt.Supervisor.Logs(ctx, a.Ref, a.Options, p.to(frame.Stdout), p.to(frame.Stderr)))
 	})
 	// events has one JSON text in each frame; a long one in several, as results.
 	events = flow("events", func(ctx context.Context, s *Server, a runner.EventOptions, p *pipe) (nothing, error) {
 		return done(s.opt.Supervisor.Events(ctx, a, func(e runner.Event) error { return p.w.JSON(frame.Stdout, e) }))
 	})
 	export = flow("export", func(ctx context.Context, s *Server, a with[snapshot.ExportOptions], p *pipe) (string, error) {
-		return s.opt.Supervisor.Export(ctx, a.Ref, p.w.To(frame.Stdout), a.Options)
+		return s.opt.Supervisor.Export(ctx, a.Ref, p.to(frame.Stdout), a.Options)
 	})
 	importing = flow("import", func(ctx context.Context, s *Server, a with[snapshot.ImportOptions], p *pipe) (*runner.Checkpoint, error) {
 		return s.opt.Supervisor.Import(ctx, a.Ref, p.in, a.Options)
@@ -54,7 +55,7 @@ func taskStream(name string, run func(context.Context, *Server, string, *runner.
 				return nil, err
 			}
 			x := newSession(r, a.Options.Input)
-			r.Stdout, r.Stderr = p.w.To(frame.Stdout), p.w.To(frame.Stderr)
+			r.Stdout, r.Stderr = p.to(frame.Stdout), p.to(frame.Stderr)
 			r.Terminal.Out = r.Stdout
 			return s.conduct(x, p, &r.Progress, func(ctx context.Context) (*runner.Result, error) { return run(ctx, s, a.Ref, r) })
 		}}
@@ -72,7 +73,7 @@ type wireResume struct {
 var resume = &stream[with[wireResume], *runner.Result]{name: "resume", task: true,
 	do: func(_ context.Context, s *Server, a with[wireResume], p *pipe) (*runner.Result, error) {
 		o := runner.ResumeOptions{RetryInterrupted: a.Options.RetryInterrupted, SkipInterrupted: a.Options.SkipInterrupted,
-			Detach: a.Options.Detach, Stdout: p.w.To(frame.Stdout), Stderr: p.w.To(frame.Stderr)}
+			Detach: a.Options.Detach, Stdout: p.to(frame.Stdout), Stderr: p.to(frame.Stderr)}
 		if len(a.Options.Profile) > 0 {
 			if err := json.Unmarshal(a.Options.Profile, &o.Profile); err != nil {
 				return nil, badRequest(err)
@@ -139,12 +140,37 @@ var attach = &stream[attachment, *runner.Result]{name: "attach", task: true,
 		p.late = true
 		p.listen(x, cancel)
 		go func() { <-p.gone; cancel(errLeft) }()
-		o := runner.LogOptions{Task: id}
-		if err := s.opt.Supervisor.Logs(ctx, feature, o, p.w.To(frame.Stdout), p.w.To(frame.Stderr)); err != nil {
+		o := runner.LogOptions{Task: id, Follow: true}
+		if err := s.opt.Supervisor.Logs(ctx, feature, o, p.to(frame.Stdout), p.to(frame.Stderr)); err != nil {
 			return nil, err
 		}
-		return s.opt.Supervisor.Wait(ctx, id)
+		return s.await(ctx, id)
 	}}
+
+// await waits for a task's end. The one of a foreground run is recorded before its server is shut, and over only after.
+func (s *Server) await(ctx context.Context, ref string) (*runner.Result, error) {
+	waiting, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() {
+		select {
+		case <-s.shutting:
+			stop(errLeaving)
+		case <-waiting.Done():
+		}
+	}()
+	r, err := s.opt.Supervisor.Wait(waiting, ref)
+	if err == nil || !errors.Is(context.Cause(waiting), errLeaving) {
+		return r, err
+	}
+	_, id, terr := s.newest(ctx, ref)
+	if terr != nil {
+		return nil, err
+	}
+	if t, terr := s.opt.Supervisor.Task(ctx, id); terr == nil && t.Result != nil {
+		return t.Result, nil
+	}
+	return nil, err
+}
 
 // newest finds a task: by its id, or a feature's newest.
 func (s *Server) newest(ctx context.Context, ref string) (feature, id string, err error) {

@@ -110,24 +110,6 @@ func (w *Writer) Credit(n int) error {
 	return w.Write(Credit, binary.BigEndian.AppendUint32(nil, uint32(n)))
 }
 
-// To is an io.Writer of frames of one type.
-func (w *Writer) To(t Type) io.Writer { return &stream{w, t} }
-
-type stream struct {
-	w *Writer
-	t Type
-}
-
-func (s *stream) Write(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	if err := s.w.Write(s.t, p); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
 // Reader reads frames. It is for one goroutine.
 type Reader struct {
 	r   io.Reader

@@ -14,7 +14,7 @@ func TestRoundTrip(t *testing.T) {
 	var b bytes.Buffer
 	w := NewWriter(&b)
 	long := bytes.Repeat([]byte("0123456789"), 20_000) // more than three frames
-	if _, err := w.To(Stdout).Write(long); err != nil {
+	if err := w.Write(Stdout, long); err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(w.Size(24, 80), w.Credit(4096), w.Write(Detach, nil)); err != nil {
