@@ -18,10 +18,11 @@ import (
 var ours = rules{
 	module: "github.com/caisson-dev/caisson",
 	imports: map[string][]string{
-		"quota":    nil,
-		"gates":    nil,
-		"images":   nil,
-		"profiles": {"gates", "isolation", "quota"}, // types and validation only
+		"quota":         nil,
+		"gates":         nil,
+		"gates/command": nil,
+		"images":        nil,
+		"profiles":      {"gates", "isolation", "quota"}, // types and validation only
 
 		"isolation":         {"quota"}, // plain types only
 		"isolation/seccomp": nil,
@@ -89,6 +90,7 @@ var ours = rules{
 		"modernc.org/sqlite":               {"runner/store"},
 		"net/http":                         {"isolation/egress", "runner/daemon"},
 		"gvisor.dev/gvisor":                {"isolation/egress"},
+		"mvdan.cc/sh":                      {"gates/command"},
 		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},
 		"github.com/spf13/cobra":           {"cmd/caisson"},

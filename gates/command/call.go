@@ -1,0 +1,279 @@
+package command
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// invocation is one command about to run, as far as it could be resolved.
+type invocation struct {
+	a    *analyzer
+	name string   // base name, in small letters
+	args []string // without the name
+	in   data
+	env  map[string]string // assignments before the command
+	from source            // the worst source of its words
+}
+
+func (c *invocation) text() string { return strings.Join(append([]string{c.name}, c.args...), " ") }
+
+func (c *invocation) deny(rule, message, safer string) {
+	c.a.find(Deny, rule, c.text(), message, safer)
+}
+func (c *invocation) ask(rule, message, safer string) { c.a.find(Ask, rule, c.text(), message, safer) }
+
+// call judges a simple command.
+func (a *analyzer) call(c *syntax.CallExpr, in data) data {
+	if len(c.Args) == 0 {
+		for _, as := range c.Assigns {
+			if as.Name != nil {
+				a.assign(as)
+			}
+		}
+		return data{known: true}
+	}
+	env := map[string]string{}
+	for _, as := range c.Assigns {
+		if as.Name != nil && as.Value != nil {
+			env[as.Name.Value] = a.word(as.Value)
+			a.dangerousVariable(as.Name.Value, env[as.Name.Value])
+		}
+	}
+	if text, ok := a.aliases[c.Args[0].Lit()]; ok && !slices.Contains(a.calling, "alias "+c.Args[0].Lit()) {
+		return a.alias(c, text, in)
+	}
+	argv := a.fields(c.Args...)
+	from := a.expanded
+	a.source, a.substituted = written(c)
+	if len(argv) == 0 {
+		return data{known: true}
+	}
+	return a.run(argv, in, env, from)
+}
+
+// written is a command as it stands in the text, and whether a word of it is computed by another command.
+func written(c *syntax.CallExpr) (text string, substituted bool) {
+	var b strings.Builder
+	for _, w := range c.Args {
+		syntax.Walk(w, func(n syntax.Node) bool {
+			switch n := n.(type) {
+			case *syntax.CmdSubst:
+				substituted = true
+				return false
+			case *syntax.ParamExp:
+				if n.Param != nil {
+					b.WriteString("$" + n.Param.Value + " ")
+				}
+			}
+			return true
+		})
+	}
+	return b.String(), substituted
+}
+
+// alias expands an alias as text, as shells do.
+func (a *analyzer) alias(c *syntax.CallExpr, text string, in data) data {
+	a.calling = append(a.calling, "alias "+c.Args[0].Lit())
+	defer func() { a.calling = a.calling[:len(a.calling)-1] }()
+	if strings.Contains(text, unknownText) {
+		a.find(Ask, "unresolved", c.Args[0].Lit(), "an alias that cannot be resolved", "write the command itself")
+		return data{}
+	}
+	for _, arg := range a.fields(c.Args[1:]...) {
+		q, err := syntax.Quote(strings.ReplaceAll(arg, unknownText, "?"), syntax.LangBash)
+		if err != nil {
+			return data{}
+		}
+		text += " " + q
+	}
+	return a.parse(text, in)
+}
+
+// run judges resolved words.
+func (a *analyzer) run(argv []string, in data, env map[string]string, from source) data {
+	if !a.tick() || a.depth >= maxDepth {
+		return data{}
+	}
+	word := argv[0]
+	c := &invocation{a: a, name: strings.ToLower(path.Base(word)), args: argv[1:], in: in, env: env, from: from}
+	if a.c.Mode == ModeAllow && !slices.Contains(a.c.Allow, word) {
+		c.deny("not-allowed", "the command is not on the list of allowed ones", "")
+	}
+	if strings.Contains(word, "=") && !strings.Contains(word, "/") && len(argv) > 1 { // meant as an assignment, or for a tool that takes it so
+		a.run(argv[1:], in, env, from)
+	}
+	switch {
+	case from >= fromNetwork:
+		c.deny("remote-command", "the words of the command come from the network", "look at them first")
+		return data{}
+	case hasUnknown(word):
+		return a.unresolved(c, word)
+	case word == "":
+		return data{}
+	}
+	if body, ok := a.funcs[word]; ok && !slices.Contains(a.calling, word) {
+		a.calling = append(a.calling, word)
+		params := a.params
+		a.params = append([]string{}, argv[1:]...)
+		out := a.stmt(body, in)
+		a.params, a.calling = params, a.calling[:len(a.calling)-1]
+		return out
+	}
+	if strings.Contains(word, "/") && !systemBin(word) {
+		return a.executes(c, a.abs(word))
+	}
+	if w, ok := wrappers[c.name]; ok {
+		if out, done := a.unwrap(c, w); done {
+			return out
+		}
+	}
+	if rule, ok := rules[c.name]; ok {
+		rule(c)
+	}
+	if strings.HasPrefix(c.name, "mkfs") {
+		c.deny("format", "it makes a new file system over what is there", "")
+	}
+	return c.output()
+}
+
+// systemBin reports whether a path names a program of the system, which is then judged by its name.
+func systemBin(word string) bool {
+	dir := path.Dir(path.Clean(word))
+	return slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/busybox", "/opt/homebrew/bin"}, dir)
+}
+
+// unresolved is a command whose name is not known.
+func (a *analyzer) unresolved(c *invocation, word string) data {
+	switch {
+	case c.from == fromDecoder:
+		c.deny("decoded-command", "the command was hidden by an encoding", "write it as it is")
+	case word == unknownText || strings.HasPrefix(word, unknownText+"/") || len(c.args) == 0:
+		c.ask("unresolved", "what runs cannot be told beforehand", "write the command's name")
+	default:
+		c.ask("unresolved", "part of the command's name cannot be told beforehand", "write the command's name")
+	}
+	// What it is given may be a command all the same.
+	if len(c.args) > 0 && (c.args[0] == "-c" || c.args[0] == "-e") && len(c.args) > 1 {
+		c.inline(c.args[1])
+	}
+	return data{}
+}
+
+// executes judges a file that is run: a script that the same line wrote or loaded, or one that can be read.
+func (a *analyzer) executes(c *invocation, file string) data {
+	if d, ok := a.files[file]; ok {
+		a.script(c, d)
+		return data{}
+	}
+	a.openScript(file)
+	return data{}
+}
+
+// script judges data that is run as a shell script.
+func (a *analyzer) script(c *invocation, d data) {
+	switch {
+	case d.from == fromNetwork:
+		c.deny("download-run", "it runs what was just downloaded", "download, read, then run")
+	case d.from == fromDecoder && !d.known:
+		c.deny("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
+	case d.known:
+		if line, _, _ := strings.Cut(d.text, "\n"); strings.HasPrefix(line, "#!") && !strings.Contains(line, "sh") {
+			c.inline(d.text)
+			return
+		}
+		a.isolated(func() data { return a.parse(d.text, data{}) })
+	default:
+		c.ask("unknown-script", "what the script says cannot be told beforehand", "write it first, then run it")
+	}
+}
+
+// openScript judges a script that the configuration can read. What is no shell text is none of ours.
+func (a *analyzer) openScript(file string) {
+	if a.c.Open == nil || hasUnknown(file) || slices.Contains(a.calling, "script "+file) {
+		return
+	}
+	text, err := a.c.Open(file, a.c.MaxBytes+1)
+	if err != nil || !shellScript(file, text) {
+		return
+	}
+	a.calling = append(a.calling, "script "+file)
+	defer func() { a.calling = a.calling[:len(a.calling)-1] }()
+	a.isolated(func() data { return a.parse(string(text), data{}) })
+}
+
+func shellScript(file string, text []byte) bool {
+	line, _, _ := strings.Cut(string(text[:min(len(text), 256)]), "\n")
+	if strings.HasPrefix(line, "#!") {
+		for f := range strings.FieldsSeq(line[2:]) {
+			if slices.Contains(shells, path.Base(f)) {
+				return true
+			}
+		}
+		return false
+	}
+	return slices.Contains([]string{".sh", ".bash", ".zsh", ".ksh"}, path.Ext(file))
+}
+
+var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "fish", "rbash", "pwsh", "csh", "tcsh", "yash", "elvish", "nu", "xonsh"}
+
+// options is what a command line looks like to getopt.
+type options struct {
+	short map[byte]bool
+	long  map[string]string // the value behind =, or of the next word
+	rest  []string
+}
+
+// parseOptions sorts words. values are the short and long options whose value is the next word.
+func parseOptions(args []string, values ...string) options {
+	o := options{short: map[byte]bool{}, long: map[string]string{}}
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		switch {
+		case arg == "--":
+			o.rest = append(o.rest, args[i+1:]...)
+			return o
+		case strings.HasPrefix(arg, "--"):
+			name, value, ok := strings.Cut(arg[2:], "=")
+			if !ok && slices.Contains(values, "--"+name) && i+1 < len(args) {
+				i++
+				value = args[i]
+			}
+			o.long[name] = value
+		case len(arg) > 1 && arg[0] == '-':
+			for j := 1; j < len(arg); j++ {
+				o.short[arg[j]] = true
+				if !slices.Contains(values, "-"+arg[j:j+1]) {
+					continue
+				}
+				value := arg[j+1:]
+				if value == "" && i+1 < len(args) {
+					i++
+					value = args[i]
+				}
+				o.long["-"+arg[j:j+1]] = value
+				break
+			}
+		default:
+			o.rest = append(o.rest, arg)
+		}
+	}
+	return o
+}
+
+// has reports whether an option was given: a long one also when it is abbreviated, as getopt_long(3) allows.
+func (o options) has(short byte, long ...string) bool {
+	if short != 0 && o.short[short] {
+		return true
+	}
+	for name := range o.long {
+		for _, l := range long {
+			if name == l || len(name) >= 3 && strings.HasPrefix(l, name) {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,183 @@
+// Package command reads shell commands before they run, and says which of them nobody should run by mistake.
+//
+// It is an early, explained refusal; the sandbox is the wall. What it decides about is the syntax tree after everything
+// that can be resolved has been: variables, quoting, braces, substitutions whose output is known, wrappers, pipes into
+// interpreters, files that the same line wrote or downloaded. It never looks for words in text, so that a commit message may
+// speak of what a command must not do. What cannot be resolved is asked about, or refused, according to where it stands.
+package command
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Verdict is what a command line comes to: the worst of what it does.
+type Verdict string
+
+// The verdicts. Ask without a person to ask is a refusal, unless the profile says otherwise.
+const (
+	Allow Verdict = "allow"
+	Ask   Verdict = "ask"
+	Deny  Verdict = "deny"
+)
+
+func (v Verdict) rank() int { return slices.Index([]Verdict{Allow, Ask, Deny}, v) }
+
+// Mode is how commands are judged.
+type Mode string
+
+// The modes.
+const (
+	ModeBlock Mode = "block" // what the rules know is refused
+	ModeAllow Mode = "allow" // only Config.Allow runs; the rules hold too
+	ModeOff   Mode = "off"
+)
+
+// DefaultMaxBytes is how long a command line may be.
+const DefaultMaxBytes = 64 << 10
+
+// Config is a policy. The zero value is the block list with its defaults.
+type Config struct {
+	Mode     Mode
+	Allow    []string // for ModeAllow: exact command words, after resolution
+	MaxBytes int      // 0: DefaultMaxBytes
+	Cwd      string   // "": /workspace
+	Home     string   // "": /home/user
+	// Open reads a script that a command names, at most max bytes of it; nil: none can be read.
+	Open func(path string, max int) ([]byte, error)
+}
+
+// Finding is one rule that a command line hit.
+type Finding struct {
+	Rule    string  `json:"rule"`
+	Verdict Verdict `json:"verdict"`
+	Line    uint    `json:"line"`   // from 1; of the outermost text
+	Column  uint    `json:"column"` // from 1, in bytes
+	Text    string  `json:"text"`   // the command, as it was resolved
+	Message string  `json:"message"`
+	Safer   string  `json:"safer,omitempty"`
+}
+
+// Result is the verdict on a command line, with what led to it; the worst first.
+type Result struct {
+	Verdict  Verdict   `json:"verdict"`
+	Findings []Finding `json:"findings,omitempty"`
+}
+
+// Analyze judges one command line. It runs nothing, and takes time linear in the text.
+func Analyze(text string, c Config) (r Result) {
+	if c.Mode == ModeOff {
+		return Result{Verdict: Allow}
+	}
+	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
+	c.Cwd, c.Home = cmp.Or(c.Cwd, "/workspace"), cmp.Or(c.Home, "/home/user")
+	a := newAnalyzer(c)
+	defer func() { // what breaks the analysis is refused
+		if p := recover(); p != nil {
+			a.find(Deny, "internal", text, fmt.Sprintf("it cannot be judged: %v", p), "say it more simply")
+			r = a.result()
+		}
+	}()
+	a.parse(text, data{})
+	return a.result()
+}
+
+// AnalyzeArgs judges a command that is run without a shell.
+func AnalyzeArgs(args []string, c Config) Result {
+	quoted := make([]string, len(args))
+	for i, arg := range args {
+		q, err := syntax.Quote(arg, syntax.LangBash)
+		if err != nil {
+			return Result{Verdict: Deny, Findings: []Finding{{Rule: "unparsable", Verdict: Deny, Line: 1, Column: 1, Text: fmt.Sprintf("%.80q", arg),
+				Message: "an argument that no shell can hold"}}}
+		}
+		quoted[i] = q
+	}
+	return Analyze(strings.Join(quoted, " "), c)
+}
+
+// Steps bound what an analysis may cost, whatever the text does.
+const (
+	maxDepth    = 24    // texts within texts
+	maxSteps    = 20000 // commands
+	maxFields   = 4096  // words of a command
+	maxBraces   = 256   // words of a brace expansion
+	maxFindings = 32
+	maxText     = 256 << 10 // of everything parsed
+)
+
+// unknown stands for what cannot be resolved, in a value.
+const unknown = '\uE000'
+
+const unknownText = string(unknown)
+
+func hasUnknown(s string) bool { return strings.ContainsRune(s, unknown) }
+
+// show writes a value for people.
+func show(s string) string {
+	s = strings.ReplaceAll(s, unknownText, "…")
+	if len(s) <= 160 {
+		return s
+	}
+	end := 157
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
+}
+
+// parse judges a text as a shell would read it, and returns what it would write, if that is known.
+func (a *analyzer) parse(text string, in data) data {
+	a.parsed += len(text)
+	switch {
+	case len(text) > a.c.MaxBytes || a.parsed > max(maxText, a.c.MaxBytes):
+		a.find(Deny, "too-long", text, fmt.Sprintf("more than %d bytes cannot be judged", a.c.MaxBytes), "write a script, and run that")
+		return data{}
+	case strings.ContainsAny(text, "\x00"+unknownText) || !utf8.ValidString(text):
+		a.find(Deny, "unparsable", text, "the text is no shell text: it holds bytes that no command has", "")
+		return data{}
+	case a.depth >= maxDepth:
+		a.find(Deny, "too-deep", text, "commands within commands within commands", "say it directly")
+		return data{}
+	}
+	a.depth++
+	defer func() { a.depth-- }()
+	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
+	if err != nil {
+		if pe, ok := err.(syntax.ParseError); ok {
+			a.at(pe.Pos)
+		}
+		a.find(Deny, "unparsable", text, "no shell can read it: "+err.Error(), "correct the quoting")
+		return data{}
+	}
+	return a.stmts(file.Stmts, in)
+}
+
+// at sets the position that findings name: within a text within a text it stays where the outer one stands.
+func (a *analyzer) at(p syntax.Pos) {
+	if a.depth <= 1 && p.IsValid() {
+		a.line, a.column = p.Line(), p.Col()
+	}
+}
+
+// find adds a finding, once.
+func (a *analyzer) find(v Verdict, rule, text, message, safer string) {
+	f := Finding{Rule: rule, Verdict: v, Line: max(a.line, 1), Column: max(a.column, 1), Text: show(text), Message: message, Safer: safer}
+	if v == Deny {
+		a.denied = true
+	}
+	if len(a.findings) < maxFindings && !slices.Contains(a.findings, f) {
+		a.findings = append(a.findings, f)
+	}
+	a.worst = max(a.worst, v.rank())
+}
+
+func (a *analyzer) result() Result {
+	slices.SortStableFunc(a.findings, func(x, y Finding) int { return y.Verdict.rank() - x.Verdict.rank() })
+	return Result{Verdict: []Verdict{Allow, Ask, Deny}[a.worst], Findings: a.findings}
+}

@@ -1,0 +1,186 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"mvdan.cc/sh/v3/expand"
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// environ is the analyzer's variables as the expander wants them. What was never set is unknown: it may come from outside.
+type environ struct{ a *analyzer }
+
+func (e environ) Get(name string) expand.Variable {
+	e.a.expanded = max(e.a.expanded, e.a.taint[name])
+	switch {
+	case name == "@" || name == "*":
+		if e.a.params == nil {
+			return unknownVariable
+		}
+		return expand.Variable{Set: true, Kind: expand.Indexed, List: e.a.params}
+	case len(name) == 1 && name[0] >= '1' && name[0] <= '9':
+		if i := int(name[0] - '1'); i < len(e.a.params) {
+			return expand.Variable{Set: true, Kind: expand.String, Str: e.a.params[i]}
+		}
+		return unknownVariable
+	}
+	if v, ok := e.a.vars[name]; ok {
+		return v
+	}
+	return unknownVariable
+}
+
+var unknownVariable = expand.Variable{Set: true, Kind: expand.String, Str: unknownText}
+
+func (e environ) Each(f func(string, expand.Variable) bool) {
+	for name, v := range e.a.vars {
+		if !f(name, v) {
+			return
+		}
+	}
+}
+
+// Set implements expand.WriteEnviron, for ${x:=y} and arithmetic.
+func (e environ) Set(name string, v expand.Variable) error {
+	if len(v.Str) > e.a.c.MaxBytes {
+		v = unknownVariable
+	}
+	e.a.vars[name] = v
+	return nil
+}
+
+func (a *analyzer) config() *expand.Config {
+	return &expand.Config{
+		Env: environ{a},
+		CmdSubst: func(w io.Writer, c *syntax.CmdSubst) error {
+			out := a.isolated(func() data { return a.stmts(c.Stmts, data{}) })
+			a.expanded = max(a.expanded, out.from)
+			text := unknownText
+			if out.known {
+				text = out.text
+			}
+			_, err := io.WriteString(w, text)
+			return err
+		},
+		ProcSubst: func(p *syntax.ProcSubst) (string, error) {
+			out := a.isolated(func() data { return a.stmts(p.Stmts, data{}) })
+			a.subs++
+			name := fmt.Sprintf("/dev/fd/%d", 1000+a.subs)
+			a.files[name] = out
+			return name, nil
+		},
+	}
+}
+
+// fields expands words as arguments. a.expanded is the worst source of what they hold.
+func (a *analyzer) fields(words ...*syntax.Word) []string {
+	a.expanded = fromNowhere
+	var out []string
+	for _, w := range words {
+		if w == nil {
+			continue
+		}
+		if braces(w) > maxBraces {
+			out = append(out, unknownText)
+			continue
+		}
+		list, err := expand.Fields(a.config(), w)
+		if err != nil {
+			list = []string{unknownText}
+		}
+		if out = append(out, list...); len(out) > maxFields {
+			return append(out[:maxFields], unknownText)
+		}
+	}
+	return out
+}
+
+// word expands one word without splitting it.
+func (a *analyzer) word(w *syntax.Word) string {
+	a.expanded = fromNowhere
+	if w == nil {
+		return ""
+	}
+	text, err := expand.Literal(a.config(), w)
+	if err != nil {
+		return unknownText
+	}
+	return text
+}
+
+func (a *analyzer) document(w *syntax.Word) string {
+	a.expanded = fromNowhere
+	if w == nil {
+		return ""
+	}
+	text, err := expand.Document(a.config(), w)
+	if err != nil {
+		return unknownText
+	}
+	return text
+}
+
+// braces is how many words a brace expansion makes, at most some more than maxBraces.
+func braces(w *syntax.Word) int {
+	text := w.Lit()
+	if text == "" && len(w.Parts) > 0 {
+		for _, p := range w.Parts {
+			if l, ok := p.(*syntax.Lit); ok {
+				text += l.Value
+			}
+		}
+	}
+	if !strings.Contains(text, "{") {
+		return 1
+	}
+	if strings.Count(text, "{") > 64 || strings.Contains(text, "..") && !smallRange(text) {
+		return maxBraces + 1
+	}
+	n := 1
+	for part := range strings.SplitSeq(text, "{") {
+		if n *= 1 + strings.Count(part, ","); n > maxBraces {
+			return n
+		}
+	}
+	if k := strings.Count(text, ".."); k > 0 {
+		for range k {
+			if n *= 100; n > maxBraces {
+				break
+			}
+		}
+		n /= 2
+	}
+	return n
+}
+
+// smallRange reports whether no number of a range has more than two digits.
+func smallRange(text string) bool {
+	digits := 0
+	for _, c := range text {
+		if c < '0' || c > '9' {
+			digits = 0
+			continue
+		}
+		if digits++; digits > 2 {
+			return false
+		}
+	}
+	return true
+}
+
+// substitutions runs the command substitutions below a node that is not expanded itself.
+func (a *analyzer) substitutions(n syntax.Node) {
+	syntax.Walk(n, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.CmdSubst:
+			a.isolated(func() data { return a.stmts(n.Stmts, data{}) })
+			return false
+		case *syntax.ProcSubst:
+			a.isolated(func() data { return a.stmts(n.Stmts, data{}) })
+			return false
+		}
+		return true
+	})
+}

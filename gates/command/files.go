@@ -1,0 +1,403 @@
+package command
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// rules judge a command by its name.
+var rules = map[string]func(*invocation){}
+
+func init() {
+	for name, rule := range map[string]func(*invocation){
+		"rm": rm, "rmdir": rm, "unlink": rm, "shred": shred, "srm": shred, "wipe": shred,
+		"dd": dd, "mv": mv, "cp": cp, "install": cp, "ln": ln, "tee": tee, "truncate": truncate, "chmod": chmod, "chown": chown, "chgrp": chown, "chattr": chattr, "setfacl": chown,
+		"rsync": rsync, "sed": sed, "tar": tarRule, "touch": touch, "trash": rm,
+		"wipefs": disk, "fdisk": disk, "sfdisk": disk, "cfdisk": disk, "gdisk": disk, "sgdisk": disk, "parted": disk, "blkdiscard": disk, "mkswap": disk, "hdparm": disk, "diskutil": disk,
+		"cryptsetup": disk, "pvremove": disk, "vgremove": disk, "lvremove": disk, "zpool": disk, "badblocks": disk, "nvme": disk, "mdadm": disk, "btrfs": disk, "newfs": disk,
+	} {
+		rules[name] = rule
+	}
+}
+
+// rm judges removals.
+func rm(c *invocation) {
+	o := parseOptions(c.args)
+	recursive := o.has('r', "recursive") || o.short['R']
+	if o.has(0, "no-preserve-root") {
+		c.deny("remove-root", "it removes the root directory", "")
+		return
+	}
+	if o.has(0, "help") || o.has(0, "version") {
+		return
+	}
+	for _, p := range o.rest {
+		c.removes(p, recursive, o.has('f', "force"))
+	}
+	if recursive && c.a.substituted {
+		c.ask("remove-unknown", "what it removes is computed by another command", "name the directory")
+	}
+	for name := range c.env {
+		if recursive && strings.Contains(c.a.source, "$"+name) {
+			c.ask("remove-unknown", "$"+name+" still has its old value here", "set it in a command of its own")
+		}
+	}
+}
+
+// removes judges one path that is removed.
+func (c *invocation) removes(p string, recursive, forced bool) {
+	a := c.a
+	full := a.abs(p)
+	if historyFile(full) {
+		c.deny("history", "it removes the shell's history", "")
+		return
+	}
+	if strings.HasPrefix(full, "/var/log") {
+		c.deny("log-wiping", "it removes logs", "")
+		return
+	}
+	if base := path.Base(full); base == ".git" && recursive {
+		c.deny("remove-repository", "it removes the repository's history", "")
+		return
+	}
+	w := a.where(p)
+	const safer = "name a directory inside of the workspace, as in rm -rf ./build"
+	switch {
+	case w == atRoot:
+		c.deny("remove-root", "it removes a root directory, or one that the workspace lies in", safer)
+	case w == atHome:
+		c.deny("remove-home", "it removes a home directory", safer)
+	case w == inSystem:
+		c.deny("remove-system", "it removes a part of the system", safer)
+	case w == atWorkspace && recursive:
+		c.deny("remove-workspace", "it removes the whole workspace", safer)
+	case w == notKnown && recursive:
+		c.ask("remove-unknown", "what it removes cannot be told beforehand", "name the directory, or check that the variable is set: ${DIR:?}")
+	case w == elsewhere && recursive && forced:
+		c.deny("remove-outside", "it removes a directory outside of the workspace", safer)
+	case w == elsewhere || w == inTmp:
+		c.ask("remove-outside", "it removes something outside of the workspace", safer)
+	case full != c.a.c.Cwd && strings.Trim(p, "0123456789") == "":
+		c.ask("remove-number", "a number: is a redirection meant?", "./"+p)
+	}
+}
+
+func shred(c *invocation) {
+	for _, p := range parseOptions(c.args, "-n", "-s", "--iterations", "--size", "--random-source").rest {
+		c.removes(p, true, true)
+		c.a.writes(p, "overwriting")
+	}
+	if c.a.worst < Ask.rank() && len(c.args) > 0 {
+		c.ask("shred", "what it overwrites cannot be had back, also not from a checkpoint's medium", "rm")
+	}
+}
+
+func disk(c *invocation) {
+	o := parseOptions(c.args)
+	if o.has('l', "list") || o.has('h', "help") || o.has('V', "version") || len(o.rest) == 0 ||
+		slices.Contains([]string{"zpool", "btrfs", "nvme", "mdadm", "diskutil", "parted", "cryptsetup"}, c.name) && slices.Contains([]string{"list", "status", "filesystem", "subvolume", "info", "print", "-l"}, o.rest[0]) {
+		return
+	}
+	c.deny("disk", "it changes a disk or its partitions", "work on an image file in the workspace")
+}
+
+func dd(c *invocation) {
+	for _, arg := range c.args {
+		if p, ok := strings.CutPrefix(arg, "of="); ok {
+			c.a.writes(p, "dd to")
+			c.a.wrote(p, data{})
+		}
+		if p, ok := strings.CutPrefix(arg, "if="); ok && strings.HasPrefix(p, "/dev/") && !slices.Contains([]string{"/dev/zero", "/dev/urandom", "/dev/random", "/dev/null", "/dev/stdin"}, p) {
+			c.deny("device-read", "it copies a device", "")
+		}
+	}
+}
+
+// targets splits the words of cp and mv into sources and target.
+func targets(args []string) (sources []string, target string) {
+	o := parseOptions(args, "-t", "-S", "--target-directory", "--suffix", "-m", "-o", "-g", "--mode", "--owner", "--group")
+	if t, ok := o.long["-t"]; ok {
+		return o.rest, t
+	}
+	if t, ok := o.long["target-directory"]; ok {
+		return o.rest, t
+	}
+	if len(o.rest) < 2 {
+		return o.rest, ""
+	}
+	return o.rest[:len(o.rest)-1], o.rest[len(o.rest)-1]
+}
+
+func mv(c *invocation) {
+	sources, target := targets(c.args)
+	for _, s := range sources {
+		if target == "/dev/null" {
+			c.deny("remove-null", "what is moved to /dev/null is lost", "")
+			return
+		}
+		switch c.a.where(s) {
+		case atRoot, atHome, inSystem:
+			c.deny("move-system", "it moves away what is not the task's", "")
+		case atWorkspace:
+			c.ask("move-workspace", "it moves the whole workspace", "")
+		}
+		c.copied(s, target)
+	}
+	if target != "" {
+		c.a.writes(target, "mv to")
+	}
+}
+
+func cp(c *invocation) {
+	sources, target := targets(c.args)
+	for _, s := range sources {
+		c.copied(s, target)
+	}
+	if target != "" {
+		c.a.writes(target, "copying to")
+	}
+	if c.name == "install" && setuid(parseOptions(c.args, "-m", "--mode").long["-m"]) {
+		c.deny("setuid", "it makes a program that runs as somebody else", "")
+	}
+}
+
+// copied keeps in mind what a file holds when it gets another name.
+func (c *invocation) copied(from, to string) {
+	d, ok := c.a.files[c.a.abs(from)]
+	if !ok && secretPath(c.a.abs(from), c.a.c.Home) {
+		d, ok = data{from: fromSecret}, true
+	}
+	if !ok || to == "" {
+		return
+	}
+	c.a.files[c.a.abs(to)] = d
+	c.a.files[c.a.abs(path.Join(to, path.Base(from)))] = d
+}
+
+func ln(c *invocation) {
+	sources, target := targets(c.args)
+	if target != "" {
+		c.a.writes(target, "linking at")
+	}
+	for _, s := range sources {
+		if s == "/dev/null" && target != "" && historyFile(c.a.abs(target)) {
+			c.deny("history", "it throws the shell's history away", "")
+		}
+		c.copied(s, target)
+	}
+}
+
+func tee(c *invocation) {
+	o := parseOptions(c.args)
+	for _, p := range o.rest {
+		c.a.writes(p, "tee to")
+		c.a.wrote(p, c.in)
+	}
+}
+
+func touch(c *invocation) {
+	for _, p := range parseOptions(c.args, "-t", "-d", "-r", "--date", "--reference").rest {
+		if w := c.a.where(p); w == inSystem {
+			c.deny("system-write", "it changes a directory of the system", "")
+		}
+	}
+}
+
+func truncate(c *invocation) {
+	for _, p := range parseOptions(c.args, "-s", "-r", "--size", "--reference").rest {
+		c.a.writes(p, "truncating")
+	}
+}
+
+// setuid reports whether a mode gives a program somebody else's rights.
+func setuid(mode string) bool {
+	if strings.Trim(mode, "01234567") == "" {
+		return len(mode) >= 4 && strings.ContainsAny(mode[len(mode)-4:len(mode)-3], "24567")
+	}
+	for clause := range strings.SplitSeq(mode, ",") {
+		if i := strings.IndexAny(clause, "+="); i >= 0 && strings.Contains(clause[i:], "s") {
+			return true
+		}
+	}
+	return false
+}
+
+// open reports whether a mode lets everybody write.
+func open(mode string) bool {
+	if mode != "" && strings.Trim(mode, "01234567") == "" {
+		last := mode[len(mode)-1]
+		return last == '2' || last == '3' || last == '6' || last == '7'
+	}
+	for clause := range strings.SplitSeq(mode, ",") {
+		if i := strings.IndexAny(clause, "+="); i >= 0 && strings.Contains(clause[i:], "w") && (i == 0 || strings.ContainsAny(clause[:i], "oa")) {
+			return true
+		}
+	}
+	return false
+}
+
+func chmod(c *invocation) {
+	var mode string
+	var paths []string
+	recursive := false
+	for _, arg := range c.args {
+		switch {
+		case arg == "--recursive" || len(arg) > 1 && arg[0] == '-' && arg[1] != '-' && strings.Contains(arg, "R"):
+			recursive = true
+		case strings.HasPrefix(arg, "--") || mode == "" && len(arg) > 1 && arg[0] == '-' && strings.Trim(arg, "-cfvhHLP") == "":
+		case mode == "":
+			mode = arg
+		default:
+			paths = append(paths, arg)
+		}
+	}
+	if setuid(mode) {
+		c.deny("setuid", "it makes a program that runs as somebody else", "")
+	}
+	if recursive && open(mode) {
+		c.deny("chmod-open", "it lets everybody write to a whole tree", "give the mode that is needed to what needs it: chmod u+x FILE")
+	}
+	for _, p := range paths {
+		switch w := c.a.where(p); {
+		case w == atRoot || w == inSystem || w == atHome:
+			c.deny("chmod-system", "it changes the modes of what is not the task's", "")
+		case open(mode) && !recursive:
+			c.ask("chmod-open", "everybody may write there afterwards", "chmod u+w")
+		}
+	}
+}
+
+func chown(c *invocation) {
+	o := parseOptions(c.args, "-m", "-M", "-x", "--reference")
+	for i, p := range o.rest {
+		if i == 0 && c.name != "setfacl" {
+			continue
+		}
+		if w := c.a.where(p); w == atRoot || w == inSystem || w == atHome {
+			c.deny("chown-system", "it changes the owner of what is not the task's", "")
+			return
+		}
+	}
+	c.ask("chown", "it changes owners", "")
+}
+
+func chattr(c *invocation) {
+	for _, p := range parseOptions(c.args).rest {
+		if w := c.a.where(p); w == inSystem || w == atRoot || w == atHome {
+			c.deny("chattr-system", "it changes the attributes of what is not the task's", "")
+			return
+		}
+	}
+	c.ask("chattr", "it makes files that cannot be changed, or takes that from them", "")
+}
+
+func sed(c *invocation) {
+	o := parseOptions(c.args, "-e", "-f", "-l", "--expression", "--file")
+	if o.has('i', "in-place") {
+		for i, p := range o.rest {
+			_, e := o.long["-e"]
+			_, f := o.long["-f"]
+			if i == 0 && !e && !f {
+				continue
+			}
+			c.a.writes(p, "sed -i on")
+		}
+	}
+	for _, s := range append(o.rest[:min(len(o.rest), 1)], o.long["-e"], o.long["expression"]) {
+		s = strings.TrimSpace(s)
+		if strings.HasPrefix(s, "1e ") || strings.HasPrefix(s, "e ") || s == "e" || s == "1e" || strings.HasSuffix(s, "/e") && strings.HasPrefix(s, "s") {
+			c.deny("sed-exec", "sed runs what it reads (e)", "")
+		}
+	}
+}
+
+func tarRule(c *invocation) {
+	for _, arg := range c.args {
+		for _, bad := range []string{"--to-command", "--checkpoint-action=exec", "--use-compress-program", "--rsh-command", "--info-script", "--new-volume-script"} {
+			if strings.HasPrefix(arg, bad) {
+				c.deny("tar-exec", "tar runs another command", "")
+			}
+		}
+	}
+	o := parseOptions(c.args, "-C", "-f", "--directory", "--file")
+	if dir := o.long["-C"] + o.long["directory"]; dir != "" && o.has('x', "extract", "get") {
+		c.a.writes(path.Join(dir, "x"), "unpacking to")
+	}
+	if c.creates(o) {
+		for _, p := range o.rest {
+			if secretPath(c.a.abs(p), c.a.c.Home) {
+				c.ask("secrets", "it packs credentials", "")
+			}
+		}
+	}
+}
+
+func (c *invocation) creates(o options) bool {
+	return o.has('c', "create") || len(o.rest) > 0 && strings.HasPrefix(o.rest[0], "c") && len(o.rest[0]) < 6
+}
+
+// findRule judges find: what it deletes, and what it runs on what it finds.
+func findRule(c *invocation) {
+	var roots []string
+	i := 0
+	for ; i < len(c.args); i++ {
+		if strings.HasPrefix(c.args[i], "-") && !slices.Contains([]string{"-H", "-L", "-P"}, c.args[i]) || c.args[i] == "(" || c.args[i] == "!" {
+			break
+		}
+		if c.args[i][:min(1, len(c.args[i]))] != "-" {
+			roots = append(roots, c.args[i])
+		}
+	}
+	if len(roots) == 0 {
+		roots = []string{"."}
+	}
+	for ; i < len(c.args); i++ {
+		switch c.args[i] {
+		case "-delete":
+			for _, r := range roots {
+				if w := c.a.where(r); w == inWorkspace || w == inTmp || w == atWorkspace {
+					c.ask("find-delete", "it removes every file that it finds", "print them first; then rm the ones that are meant")
+				} else {
+					c.deny("find-delete", "it removes what it finds outside of the workspace", "")
+				}
+			}
+		case "-exec", "-execdir", "-ok", "-okdir":
+			end := i + 1
+			for end < len(c.args) && c.args[end] != ";" && c.args[end] != "+" {
+				end++
+			}
+			if end > i+1 {
+				c.onEach(c.args[i+1:end], roots)
+			}
+			i = end
+		case "-fprint", "-fprint0", "-fls", "-fprintf":
+			if i+1 < len(c.args) {
+				c.a.writes(c.args[i+1], "find writes")
+			}
+		}
+	}
+}
+
+// onEach judges a command that is run on everything below some directories.
+func (c *invocation) onEach(argv, roots []string) {
+	for _, r := range roots {
+		one := make([]string, len(argv))
+		for i, arg := range argv {
+			one[i] = strings.ReplaceAll(arg, "{}", path.Join(r, unknownText))
+		}
+		if base := path.Base(argv[0]); base == "rm" || base == "shred" || base == "unlink" || base == "sudo" || base == "env" {
+			if w := c.a.where(r); w == atWorkspace || w == inTmp || w == inWorkspace {
+				if slices.Contains(argv, "rm") || slices.Contains(argv, "shred") || base == "unlink" {
+					c.ask("find-delete", "it removes everything that it finds", "print it first; then rm what is meant")
+				}
+			}
+			if w := c.a.where(r); w == elsewhere || w == inSystem || w == atRoot || w == atHome {
+				if slices.Contains(argv, "rm") || slices.Contains(argv, "shred") || base == "unlink" {
+					c.deny("find-delete", "it removes what it finds outside of the workspace", "")
+				}
+			}
+		}
+		c.a.run(one, data{}, nil, c.from)
+	}
+}

@@ -1,0 +1,253 @@
+package command
+
+import (
+	"slices"
+	"strings"
+)
+
+func init() {
+	rules["git"], rules["gh"], rules["glab"], rules["hg"], rules["svn"] = git, forge, forge, hg, hg
+}
+
+// gitKeys are settings with which git runs a command of somebody's choice.
+var gitKeys = []string{"core.sshcommand", "core.fsmonitor", "core.pager", "core.editor", "core.hookspath", "core.gitproxy", "core.askpass", "core.alternaterefscommand",
+	"sequence.editor", "diff.external", "gpg.program", "uploadpack.packobjectshook", "init.templatedir", "include.path", "http.proxy", "http.sslverify", "protocol.ext.allow", "protocol.allow", "credential.helper"}
+
+func dangerousGitKey(setting string) bool {
+	key, value, _ := strings.Cut(strings.ToLower(setting), "=")
+	if slices.Contains(gitKeys, key) {
+		return !(key == "core.pager" && (value == "cat" || value == "") || key == "core.editor" && (value == "true" || value == ":") || key == "credential.helper" && !strings.HasPrefix(value, "!") && !strings.HasPrefix(value, "/"))
+	}
+	return strings.HasPrefix(key, "alias.") && strings.HasPrefix(value, "!") || strings.HasPrefix(key, "includeif.") ||
+		strings.HasPrefix(key, "filter.") || strings.HasSuffix(key, ".textconv") || strings.HasSuffix(key, ".command") || strings.HasSuffix(key, ".driver") ||
+		strings.HasPrefix(key, "pager.") && value != "false" && value != "cat" && value != "" || strings.HasPrefix(key, "url.") || strings.HasSuffix(key, ".cmd") || strings.HasSuffix(key, ".program")
+}
+
+// git judges git: what loses work, what rewrites what others have, and what makes git run something.
+func git(c *invocation) {
+	i := 0
+	for ; i < len(c.args); i++ {
+		arg := c.args[i]
+		if arg == "" || arg[0] != '-' {
+			break
+		}
+		switch {
+		case arg == "-c" || arg == "--config-env" || arg == "--exec-path" || arg == "--git-dir" || arg == "--work-tree" || arg == "--namespace" || arg == "-C":
+			if i++; i < len(c.args) && (arg == "-c" || arg == "--config-env") && dangerousGitKey(c.args[i]) {
+				c.deny("git-exec", "the setting makes git run a command", "leave it out")
+			}
+		case strings.HasPrefix(arg, "-c") && dangerousGitKey(arg[2:]) || strings.HasPrefix(arg, "--config-env=") && dangerousGitKey(arg[len("--config-env="):]) || strings.HasPrefix(arg, "--exec-path="):
+			c.deny("git-exec", "the setting makes git run a command", "leave it out")
+		}
+	}
+	if i >= len(c.args) {
+		return
+	}
+	sub, args := strings.ToLower(c.args[i]), c.args[i+1:]
+	if hasUnknown(sub) {
+		c.ask("unresolved", "which git command runs cannot be told beforehand", "")
+		return
+	}
+	if slices.Contains(args, "--help") {
+		return
+	}
+	o := parseOptions(args, "-m", "-F", "-C", "-c", "-b", "-B", "-u", "--message", "--file", "--exec", "--orphan", "-o", "--conflict", "-s")
+	if rule, ok := gitRules[sub]; ok {
+		rule(c, o, args)
+	}
+	for name, value := range o.long {
+		if name == "upload-pack" || name == "receive-pack" || name == "exec" && sub != "rebase" || name == "ext-diff" || name == "open-files-in-pager" {
+			_ = value
+			c.deny("git-exec", "the option makes git run a command", "leave it out")
+		}
+	}
+	for _, p := range o.rest {
+		if strings.HasPrefix(p, "ext::") || strings.HasPrefix(p, "fd::") {
+			c.deny("git-exec", "the address makes git run a command", "use https://")
+		}
+	}
+}
+
+const stash = "commit or `git stash` first"
+
+var gitRules = map[string]func(c *invocation, o options, args []string){
+	"push": gitPush, "checkout": gitCheckout, "config": gitConfig,
+	"reset": func(c *invocation, o options, _ []string) {
+		if o.has(0, "hard", "merge") {
+			c.deny("git-discard", "it throws away what was not committed", stash)
+		}
+	},
+	"clean": func(c *invocation, o options, _ []string) {
+		if o.has('f', "force") && o.has('n', "dry-run") {
+			c.ask("git-discard", "-n and -f together", "git clean -n")
+		} else if o.has('f', "force") {
+			c.deny("git-discard", "it removes files that git does not know", "look with git clean -n, then remove what is meant")
+		}
+	},
+	"restore": func(c *invocation, o options, _ []string) {
+		if !o.has('S', "staged") || o.has('W', "worktree") {
+			c.ask("git-discard", "it throws away what was not committed", stash)
+		}
+	},
+	"switch": func(c *invocation, o options, _ []string) {
+		if o.has('f', "force", "discard-changes") || o.has('C', "force-create") {
+			c.ask("git-discard", "it throws away what was not committed", stash)
+		}
+	},
+	"stash": func(c *invocation, o options, _ []string) {
+		if len(o.rest) > 0 && (o.rest[0] == "drop" || o.rest[0] == "clear") {
+			c.ask("git-discard", "it throws a stash away", "")
+		}
+	},
+	"branch": func(c *invocation, o options, _ []string) {
+		if o.short['D'] || o.has('f', "force") || o.has('d', "delete") && o.has('f', "force") {
+			c.ask("git-discard", "it removes or moves a branch, merged or not", "git branch -d")
+		}
+	},
+	"worktree": func(c *invocation, o options, _ []string) {
+		if len(o.rest) > 0 && o.rest[0] == "remove" && o.has('f', "force") {
+			c.ask("git-discard", "it removes a work tree with what was not committed", "")
+		}
+	},
+	"tag": func(c *invocation, o options, _ []string) {
+		if o.has('d', "delete") || o.has('f', "force") {
+			c.ask("git-discard", "it removes or moves a tag", "")
+		}
+	},
+	"filter-branch": gitRewrite, "filter-repo": gitRewrite, "replace": gitRewrite,
+	"reflog": func(c *invocation, o options, _ []string) {
+		if len(o.rest) > 0 && (o.rest[0] == "expire" || o.rest[0] == "delete") {
+			c.deny("git-history", "it removes the last way back to lost commits", "")
+		}
+	},
+	"gc": func(c *invocation, o options, _ []string) {
+		if v, ok := o.long["prune"]; ok && (v == "now" || v == "all") {
+			c.deny("git-history", "it removes the last way back to lost commits", "git gc")
+		}
+	},
+	"update-ref": func(c *invocation, o options, _ []string) {
+		c.ask("git-history", "it moves or removes a reference by hand", "")
+	},
+	"rm": func(c *invocation, o options, _ []string) {
+		if o.has('f', "force") || slices.Contains(o.rest, ".") || slices.Contains(o.rest, "*") {
+			c.ask("git-discard", "it removes files with what was not committed", "")
+		}
+	},
+	"rebase": func(c *invocation, _ options, args []string) {
+		o := parseOptions(args, "-x", "--exec")
+		if text := o.long["-x"] + o.long["exec"]; text != "" {
+			c.a.inShell(c, text)
+		}
+	},
+	"bisect": func(c *invocation, _ options, args []string) {
+		if len(args) > 1 && args[0] == "run" {
+			c.a.run(args[1:], c.in, c.env, c.from)
+		}
+	},
+	"submodule": func(c *invocation, o options, _ []string) {
+		if i := slices.Index(o.rest, "foreach"); i >= 0 && i+1 < len(o.rest) {
+			c.a.inShell(c, strings.Join(o.rest[i+1:], " "))
+		}
+		if slices.Contains(o.rest, "deinit") && o.has('f', "force") {
+			c.ask("git-discard", "it removes a submodule with what was not committed", "")
+		}
+	},
+	"difftool": gitTool, "mergetool": gitTool,
+	"send-email": func(c *invocation, _ options, _ []string) { c.ask("upload", "it sends mail", "") },
+}
+
+func gitTool(c *invocation, _ options, args []string) {
+	o := parseOptions(args, "-x", "--extcmd")
+	if text := o.long["-x"] + o.long["extcmd"]; text != "" {
+		c.a.inShell(c, text)
+	}
+}
+
+func gitRewrite(c *invocation, _ options, _ []string) {
+	c.deny("git-history", "it rewrites the repository's history", "")
+}
+
+func gitPush(c *invocation, o options, args []string) {
+	rest := parseOptions(args, "-o", "--push-option", "--repo").rest
+	switch {
+	case o.has(0, "force-with-lease", "force-if-includes") && !o.short['f'] && !slices.Contains(args, "--force"):
+		c.ask("git-push-force", "it rewrites a branch that others may have", "")
+	case o.short['f'] || slices.Contains(args, "--force"):
+		c.deny("git-push-force", "it overwrites what others have pushed", "git push --force-with-lease")
+	case o.has(0, "mirror", "prune") || o.has('d', "delete"):
+		c.deny("git-push-delete", "it removes branches of the remote", "")
+	}
+	for _, spec := range rest[min(1, len(rest)):] {
+		if strings.HasPrefix(spec, "+") {
+			c.deny("git-push-force", "it overwrites what others have pushed", "git push --force-with-lease")
+		}
+		if strings.HasPrefix(spec, ":") && len(spec) > 1 {
+			c.deny("git-push-delete", "it removes a branch of the remote", "")
+		}
+	}
+}
+
+// gitCheckout: with a path it throws away what was not committed; with a branch it does not.
+func gitCheckout(c *invocation, o options, args []string) {
+	dashes := slices.Index(args, "--")
+	_, b := o.long["-b"]
+	_, orphan := o.long["orphan"]
+	_, fromFile := o.long["pathspec-from-file"]
+	_, forced := o.long["-B"]
+	rest := len(o.rest)
+	switch {
+	case o.has('f', "force") || o.has(0, "ours", "theirs") || fromFile || forced:
+	case dashes >= 0 && dashes < len(args)-1:
+	case b || orphan:
+		return
+	case slices.Contains(o.rest, "."):
+	case rest > 1:
+	case rest == 1 && (strings.Contains(o.rest[0], "*") || strings.HasSuffix(o.rest[0], "/") || strings.HasPrefix(o.rest[0], "./")):
+	default:
+		return
+	}
+	c.ask("git-discard", "it throws away what was not committed", stash)
+}
+
+func gitConfig(c *invocation, o options, args []string) {
+	if o.has('l', "list", "get", "get-all", "get-regexp", "show-origin") || slices.Contains([]string{"list", "get"}, first(o.rest)) {
+		return
+	}
+	words := o.rest
+	if first(words) == "set" {
+		words = words[1:]
+	}
+	if len(words) > 1 && dangerousGitKey(words[0]+"="+words[1]) {
+		c.deny("git-exec", "the setting makes git run a command later", "leave it out")
+	}
+	if o.has(0, "global", "system") && len(words) > 1 {
+		c.ask("persistence", "it changes git for every repository", "git config --local")
+	}
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[0]
+}
+
+func forge(c *invocation) {
+	text := strings.Join(c.args, " ")
+	for _, bad := range []string{"repo delete", "repo archive", "release delete", "secret delete", "secret set", "ssh-key add", "auth token", "repo edit --visibility", "api -X DELETE", "api --method DELETE"} {
+		if strings.HasPrefix(text, bad) || strings.Contains(text, " "+bad) {
+			c.deny("forge", "it removes or opens what others use", "")
+			return
+		}
+	}
+	if slices.Contains([]string{"gist", "pr", "issue", "release"}, first(c.args)) && len(c.args) > 1 && slices.Contains([]string{"create", "merge", "close", "upload", "edit"}, c.args[1]) {
+		c.ask("forge", "it publishes", "")
+	}
+}
+
+func hg(c *invocation) {
+	switch first(c.args) {
+	case "strip", "purge", "revert", "rollback":
+		c.ask("discard", "it throws away what was not committed", "")
+	}
+}

@@ -1,0 +1,323 @@
+package command
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+func init() {
+	for _, name := range shells {
+		rules[name] = shellRule
+	}
+	for name, flags := range map[string]string{"python": "c", "python2": "c", "python3": "c", "pypy": "c", "pypy3": "c", "perl": "eE", "ruby": "e", "node": "ep", "nodejs": "ep", "deno": "", "bun": "e",
+		"php": "r", "lua": "e", "luajit": "e", "tclsh": "", "osascript": "e", "rscript": "e", "r": "e", "julia": "e", "groovy": "e", "guile": "c", "ghc": "e", "elixir": "e", "erl": "", "raku": "e", "jshell": "", "irb": "", "ts-node": "e", "tsx": "e"} {
+		rules[name] = func(c *invocation) { interpreter(c, flags) }
+	}
+	for _, name := range []string{"awk", "gawk", "mawk", "nawk"} {
+		rules[name] = awk
+	}
+	for _, name := range []string{"vim", "vi", "nvim", "ex", "ed", "emacs", "less", "more", "man", "gdb", "lldb", "nmap", "zip", "ftp", "sqlite3", "nvi"} {
+		editors[name] = true
+	}
+	for name := range editors {
+		if _, taken := rules[name]; !taken {
+			rules[name] = editor
+		}
+	}
+}
+
+var editors = map[string]bool{}
+
+// shellRule judges a shell that is given something to run.
+func shellRule(c *invocation) {
+	i := 0
+	for ; i < len(c.args); i++ {
+		arg := c.args[i]
+		if arg == "--" {
+			i++
+			break
+		}
+		if len(arg) < 2 || arg[0] != '-' && arg[0] != '+' {
+			break
+		}
+		if arg == "-o" || arg == "+o" || arg == "-O" || arg == "--rcfile" || arg == "--init-file" {
+			i++
+			continue
+		}
+		if arg[0] == '-' && arg[1] != '-' && strings.Contains(arg, "c") {
+			for i++; i < len(c.args) && len(c.args[i]) > 1 && c.args[i][0] == '-'; i++ {
+			}
+			if i < len(c.args) {
+				c.shellText(c.args[i], c.args[i+1:])
+			}
+			return
+		}
+		if arg[0] == '-' && arg[1] != '-' && strings.Contains(arg, "s") {
+			i = len(c.args)
+			break
+		}
+	}
+	if i < len(c.args) && c.args[i] != "-" {
+		c.scriptFile(c.args[i])
+		return
+	}
+	c.stdinScript()
+}
+
+// shellText judges -c TEXT with its parameters.
+func (c *invocation) shellText(text string, params []string) {
+	saved := c.a.params
+	c.a.params = []string{}
+	if len(params) > 1 {
+		c.a.params = params[1:]
+	}
+	c.a.inShell(c, text)
+	c.a.params = saved
+}
+
+// scriptFile judges a script that is named.
+func (c *invocation) scriptFile(file string) {
+	p := c.a.abs(file)
+	if d, ok := c.a.files[p]; ok {
+		c.a.script(c, d)
+		return
+	}
+	switch {
+	case file == "/dev/stdin" || file == "/proc/self/fd/0" || file == "/dev/fd/0":
+		c.stdinScript()
+	case strings.HasPrefix(file, "http://") || strings.HasPrefix(file, "https://"):
+		c.deny("download-run", "it runs what it downloads", "download, read, then run")
+	case hasUnknown(p):
+		c.ask("unknown-script", "which script runs cannot be told beforehand", "name it")
+	default:
+		c.a.openScript(p)
+	}
+}
+
+// stdinScript judges an interpreter that reads what it runs.
+func (c *invocation) stdinScript() {
+	d := c.in
+	switch {
+	case d.from == fromNetwork:
+		c.deny("download-run", "it runs what comes from the network", "download it to a file, read it, then run it")
+	case d.from == fromDecoder && !d.known:
+		c.deny("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
+	case d.known && d.text != "" && slices.Contains(shells, c.name):
+		c.a.isolated(func() data { return c.a.parse(d.text, data{}) })
+	case d.known && d.text != "":
+		c.inline(d.text)
+	case d.known:
+	default:
+		if !c.interactive() {
+			c.ask("stdin-script", "it runs what it reads, which cannot be told beforehand", "write a script and name it")
+		}
+	}
+}
+
+// interactive reports whether nothing is piped in.
+func (c *invocation) interactive() bool { return c.in == (data{}) && len(c.args) == 0 && !c.piped() }
+
+func (c *invocation) piped() bool { return c.a.piping > 0 }
+
+// interpreter judges a language's interpreter: code on the command line or standard input, or a script.
+func interpreter(c *invocation, flags string) {
+	for i := 0; i < len(c.args); i++ {
+		arg := c.args[i]
+		switch {
+		case arg == "-m" && strings.HasPrefix(c.name, "py"):
+			if i+1 < len(c.args) && slices.Contains([]string{"pty", "telnetlib", "smtpd"}, c.args[i+1]) {
+				c.deny("interpreter-process", "it starts a shell", "")
+			}
+			return
+		case (arg == "eval" || arg == "run") && c.name == "deno":
+			if arg == "eval" && i+1 < len(c.args) {
+				c.inline(c.args[i+1])
+				return
+			}
+		case arg == "--eval" || arg == "--print":
+			if i+1 < len(c.args) {
+				c.inline(c.args[i+1])
+			}
+			return
+		case strings.HasPrefix(arg, "--eval="):
+			c.inline(arg[len("--eval="):])
+			return
+		case len(arg) > 1 && arg[0] == '-' && arg[1] != '-':
+			if j := strings.IndexAny(arg[1:], flags); flags != "" && j >= 0 {
+				code := arg[j+2:]
+				if code == "" && i+1 < len(c.args) {
+					code = c.args[i+1]
+				}
+				c.inline(code)
+				return
+			}
+		case arg == "-":
+			c.stdinScript()
+			return
+		case arg != "" && arg[0] != '-':
+			c.scriptFile(arg)
+			return
+		}
+	}
+	if len(c.args) == 0 && (c.piped() || c.in != (data{})) {
+		c.stdinScript()
+	}
+}
+
+// starts finds code that starts processes or opens sockets. It looks at another language's text, where it errs to the safe
+// side: inline code is asked about anyhow.
+var starts = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)\b(os\s*\.\s*(system|popen|exec\w*|spawn\w*|posix_spawn|fork|remove|unlink|rmdir|removedirs)|subprocess|popen[23]?|pty\s*\.|commands\s*\.\s*getoutput|` +
+		`shutil\s*\.\s*rmtree|socket|urllib|httplib|http\.client|requests\s*\.|ftplib|smtplib|paramiko|child_process|execSync|spawnSync|execFile|rmSync|rmdirSync|unlinkSync|net\s*\.\s*(connect|createConnection|Socket)|` +
+		`https?\s*\.\s*(get|request)|fetch\s*\(|Process\s*\.\s*spawn|IO\s*\.\s*popen|Open3|Kernel\s*\.\s*(system|exec)|TCPSocket|Net::HTTP|open-uri|FileUtils\s*\.\s*rm|fsockopen|proc_open|shell_exec|passthru|pcntl_exec|curl_exec|` +
+		`IO::Socket|LWP|io\s*\.\s*popen|os\.execute|do shell script|__import__|ctypes|getattr\s*\(\s*os|importlib|marshal\s*\.|b64decode|base64|codecs\s*\.\s*decode|fromhex|unhexlify|zlib\s*\.\s*decompress|eval\s*\(|exec\s*\(|compile\s*\()|` +
+		`\b(system|exec|fork|qx|spawn|unlink|rmtree)\s*[("'{\x60]|\x60[^\x60]+\x60|/dev/tcp/`)
+})
+
+// inline judges code in another language on the command line.
+func (c *invocation) inline(code string) {
+	switch {
+	case c.from == fromNetwork:
+		c.deny("download-run", "it runs code from the network", "download, read, then run")
+	case starts().MatchString(code):
+		c.deny("interpreter-process", "inline code starts processes, opens sockets, removes files or hides what it does", "write a script into the workspace and run it")
+	default:
+		c.ask("inline-code", "inline code is not judged", "write a script into the workspace and run it")
+	}
+}
+
+func awk(c *invocation) {
+	o := parseOptions(c.args, "-F", "-v", "-f", "--file", "--field-separator", "--assign")
+	if file := o.long["-f"] + o.long["file"]; file != "" || len(o.rest) == 0 {
+		return
+	}
+	code := o.rest[0]
+	switch {
+	case strings.Contains(code, "system(") || strings.Contains(code, "/inet/") || awkPipe().MatchString(code):
+		c.deny("interpreter-process", "the program starts processes or opens sockets", "let the shell do that, where it can be seen")
+	case hasUnknown(code):
+		c.ask("unresolved", "the program cannot be told beforehand", "")
+	}
+}
+
+var awkPipe = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\|&?\s*getline|\|&?\s*"|"\s*\|\s*getline|\|\s*[a-z_]+\s*[;}]`)
+})
+
+// editor judges programs that can be told to run a shell.
+func editor(c *invocation) {
+	for i, arg := range c.args {
+		value := ""
+		switch {
+		case strings.HasPrefix(arg, "+!") || strings.HasPrefix(arg, "+:!"):
+			value = arg
+		case (arg == "-c" || arg == "--cmd" || arg == "-ex" || arg == "--eval" || arg == "-TT" || arg == "--unzip-command" || arg == "-P" || arg == "--script") && i+1 < len(c.args):
+			value = c.args[i+1]
+		case strings.HasPrefix(arg, "-TT") || strings.HasPrefix(arg, "--pager="):
+			value = "!" + arg
+		}
+		value = strings.TrimLeft(value, ": ")
+		if strings.HasPrefix(value, "!") || strings.Contains(value, "shell") || strings.Contains(value, "call-process") || strings.Contains(value, "system(") || strings.HasPrefix(value, "+!") || strings.Contains(value, "os.execute") {
+			c.deny("editor-shell", "the program is told to start a shell", "run the command itself")
+		}
+	}
+	if (c.name == "ed" || c.name == "ex") && c.in.known && strings.Contains("\n"+c.in.text, "\n!") {
+		c.deny("editor-shell", "the program is told to start a shell", "")
+	}
+	if c.name == "sqlite3" {
+		database(c)
+	}
+}
+
+// evalRule judges text that the shell itself runs.
+func evalRule(c *invocation) {
+	text := strings.Join(c.args, " ")
+	if strings.TrimSpace(text) == "" {
+		return
+	}
+	c.a.depth++
+	defer func() { c.a.depth-- }()
+	switch {
+	case c.from == fromNetwork:
+		c.deny("download-run", "it runs text from the network", "look at it first")
+	case hasUnknown(text):
+		c.a.inShell(c, text)
+		c.ask("unresolved", "what eval runs cannot be told beforehand", "write the command itself")
+	default:
+		c.a.parse(text, c.in)
+	}
+}
+
+func source1(c *invocation) {
+	if len(c.args) > 0 {
+		c.scriptFile(c.args[0])
+	}
+}
+
+func trap(c *invocation) {
+	o := parseOptions(c.args)
+	if len(o.rest) > 1 && o.rest[0] != "" && o.rest[0] != "-" {
+		c.a.inShell(c, o.rest[0])
+	}
+}
+
+func aliasRule(c *invocation) {
+	for _, arg := range c.args {
+		if name, text, ok := strings.Cut(arg, "="); ok {
+			c.a.aliases[name] = text
+		}
+	}
+}
+
+func cd(c *invocation) {
+	o := parseOptions(c.args)
+	switch {
+	case len(o.rest) == 0:
+		c.a.cwd, c.a.moved = c.a.c.Home, false
+	case o.rest[0] == "-" || hasUnknown(o.rest[0]):
+		c.a.moved = true
+	default:
+		c.a.cwd, c.a.moved = c.a.abs(o.rest[0]), c.a.moved && !path.IsAbs(o.rest[0])
+	}
+	c.a.set("PWD", c.a.cwd)
+	if c.a.moved {
+		c.a.set("PWD", unknownText)
+	}
+}
+
+func flockRule(c *invocation) {
+	for i, arg := range c.args {
+		if (arg == "-c" || arg == "--command") && i+1 < len(c.args) {
+			c.a.inShell(c, c.args[i+1])
+			return
+		}
+	}
+	if o := parseOptions(c.args, "-w", "-E"); len(o.rest) > 1 {
+		c.a.run(o.rest[1:], c.in, c.env, c.from)
+	}
+}
+
+func scriptRule(c *invocation) {
+	o := parseOptions(c.args, "-c", "--command", "-O", "-I", "-B")
+	if text := o.long["-c"] + o.long["command"]; text != "" {
+		c.a.inShell(c, text)
+	}
+}
+
+func su(c *invocation) {
+	o := parseOptions(c.args, "-c", "--command", "-s", "--shell", "-g")
+	if text := o.long["-c"] + o.long["command"]; text != "" {
+		c.a.inShell(c, text)
+		return
+	}
+	c.ask("su", "it becomes another user", "")
+}
+
+func expectRule(c *invocation) {
+	if slices.Contains(c.args, "-c") {
+		c.deny("interpreter-process", "it drives other programs", "")
+	}
+}

@@ -1,0 +1,252 @@
+package command
+
+import (
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+)
+
+func init() {
+	for _, name := range []string{"curl", "wget", "wget2", "aria2c", "http", "https", "xh", "lwp-request", "fetch", "lynx", "links", "w3m"} {
+		rules[name] = download
+	}
+	for _, name := range []string{"nc", "ncat", "netcat", "nc.openbsd", "nc.traditional", "socat", "telnet", "cryptcat", "pwncat", "openssl"} {
+		rules[name] = pipeTool
+	}
+	for _, name := range []string{"ssh", "scp", "sftp", "ftp", "lftp", "tftp", "sshpass", "mosh", "autossh", "dig", "nslookup", "host", "drill", "ping", "whois", "mail", "sendmail", "mutt", "swaks", "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "tcpdump", "nmap", "masscan"} {
+		rules[name] = remote
+	}
+}
+
+// metadata are the addresses where clouds keep a machine's credentials.
+func metadata(word string) bool {
+	for _, m := range []string{"169.254.169.254", "metadata.google.internal", "100.100.100.200", "fd00:ec2::254", "169.254.170.2"} {
+		if strings.Contains(word, m) {
+			return true
+		}
+	}
+	return false
+}
+
+// download judges curl, wget and their like: what they fetch into files is the network's, what they send is looked at.
+func download(c *invocation) {
+	values := []string{"-o", "-O", "-X", "-H", "-d", "-F", "-T", "-u", "-A", "-e", "-b", "-c", "-x", "-m", "-w", "-K", "-E", "-P", "-U", "-i", "-t", "-Q", "-r", "-z", "-y", "-Y", "-C",
+		"--output", "--request", "--header", "--data", "--data-binary", "--data-raw", "--data-urlencode", "--form", "--upload-file", "--user", "--user-agent", "--referer", "--cookie", "--cookie-jar", "--proxy", "--max-time",
+		"--write-out", "--config", "--cert", "--key", "--cacert", "--post-file", "--post-data", "--body-file", "--body-data", "--method", "--directory-prefix", "--output-document", "--connect-timeout", "--retry", "--resolve", "--url", "--use-askpass", "--json", "--form-string"}
+	if c.name != "curl" { // -O takes a value, -i and -c do not mean the same
+		values = slices.DeleteFunc(slices.Clone(values), func(s string) bool {
+			return slices.Contains([]string{"-d", "-F", "-c", "-b", "-C", "-r", "-E", "-K", "-H", "-x", "-m", "-w", "-X", "-T", "-u"}, s)
+		})
+	} else {
+		values = slices.DeleteFunc(slices.Clone(values), func(s string) bool { return s == "-O" || s == "-i" })
+	}
+	o := parseOptions(c.args, values...)
+	for _, arg := range c.args {
+		if metadata(arg) {
+			c.deny("metadata", "it asks the cloud's metadata service for credentials", "")
+		}
+	}
+	for _, name := range []string{"-o", "output", "output-document"} {
+		if p := o.long[name]; p != "" && p != "-" {
+			c.fetched(p)
+		}
+	}
+	if p := o.long["-O"]; p != "" && p != "-" && c.name != "curl" {
+		c.fetched(p)
+	}
+	for _, u := range append(o.rest, o.long["url"]) {
+		if p, err := url.Parse(u); err == nil && p.Path != "" && !hasUnknown(u) {
+			c.a.files[c.a.abs(path.Base(p.Path))] = data{from: fromNetwork}
+		}
+	}
+	c.sendsWith(o)
+	if cfg := o.long["-K"] + o.long["config"]; cfg != "" {
+		c.ask("unresolved", "what is asked for stands in a file", "")
+	}
+	if ask := o.long["use-askpass"]; ask != "" {
+		c.a.run([]string{ask}, data{}, nil, fromNowhere)
+	}
+}
+
+func (c *invocation) fetched(p string) {
+	c.a.writes(p, "download to")
+	c.a.files[c.a.abs(p)] = data{from: fromNetwork}
+}
+
+// sendsWith judges the options with which a request carries something out.
+func (c *invocation) sendsWith(o options) {
+	for _, name := range []string{"-d", "-F", "-T", "data", "data-binary", "data-raw", "data-urlencode", "form", "upload-file", "post-file", "post-data", "body-file", "body-data", "json"} {
+		v, ok := o.long[name]
+		if !ok {
+			continue
+		}
+		file, named := v, name == "-T" || name == "upload-file" || name == "post-file" || name == "body-file"
+		if i := strings.IndexByte(v, '@'); i >= 0 && name != "data-raw" {
+			file, named = v[i+1:], true
+		}
+		if named && strings.HasPrefix(file, "<") {
+			file = file[1:]
+		}
+		switch {
+		case named && (file == "-" || file == "/dev/stdin"):
+			c.uploads(c.in)
+		case named:
+			c.upload([]string{file})
+		case c.from == fromSecret || c.from == fromDecoder:
+			c.deny("exfiltration", "it sends out what a command has read", "")
+		case hasUnknown(v) && name != "-d":
+			c.ask("upload", "what it sends cannot be told beforehand", "")
+		}
+	}
+	for _, arg := range o.rest {
+		if c.from == fromSecret && hasUnknown(arg) || c.from == fromDecoder && hasUnknown(arg) {
+			c.deny("exfiltration", "the address carries out what a command has read", "")
+		}
+	}
+	for name, v := range o.long {
+		if (name == "-H" || name == "header" || name == "-b" || name == "-A" || name == "user-agent") && c.from == fromSecret && hasUnknown(v) {
+			c.deny("exfiltration", "a header carries out what a command has read", "")
+		}
+	}
+}
+
+// upload judges files that are sent out.
+func (c *invocation) upload(files []string) {
+	for _, f := range files {
+		p := c.a.abs(f)
+		d, ok := c.a.files[p]
+		if secretPath(p, c.a.c.Home) || ok && d.from == fromSecret {
+			c.deny("exfiltration", "it sends credentials out", "")
+			return
+		}
+	}
+	c.ask("upload", "it sends a file out", "")
+}
+
+func (c *invocation) uploads(d data) {
+	switch d.from {
+	case fromSecret:
+		c.deny("exfiltration", "it sends out credentials or the environment", "")
+	default:
+		if d != (data{}) || c.piped() {
+			c.ask("upload", "it sends out what it reads", "")
+		}
+	}
+}
+
+// pipeTool judges programs that join a connection with a process.
+func pipeTool(c *invocation) {
+	text := strings.Join(c.args, " ")
+	o := parseOptions(c.args, "-p", "-s", "-w", "-x", "-X", "-e", "-c", "-i", "-q")
+	switch c.name {
+	case "openssl":
+		if first(c.args) == "s_client" {
+			c.uploads(c.in)
+			if c.in.from == fromNowhere && c.piped() {
+				c.ask("network-pipe", "it joins a pipe with the network", "")
+			}
+		}
+		return
+	case "socat":
+		up := strings.ToUpper(text)
+		switch {
+		case strings.Contains(up, "EXEC:") || strings.Contains(up, "SYSTEM:") || strings.Contains(up, "SHELL:"):
+			c.deny("reverse-shell", "it joins a process with the network", "")
+		default:
+			c.ask("network-pipe", "it joins what it reads with the network", "")
+		}
+		return
+	}
+	_, exec := o.long["-e"]
+	_, shell := o.long["-c"]
+	switch {
+	case exec || shell && c.name != "telnet" || o.has(0, "exec", "sh-exec", "lua-exec"):
+		c.deny("reverse-shell", "it joins a process with the network", "")
+	case o.has('z'):
+	case c.in.from == fromSecret:
+		c.deny("exfiltration", "it sends out credentials or the environment", "")
+	case c.in != (data{}) || c.piped() || o.has('l', "listen") || len(o.rest) > 1:
+		c.ask("network-pipe", "it joins what it reads with the network", "")
+	}
+}
+
+// remote judges what works on other machines, or asks them.
+func remote(c *invocation) {
+	switch c.name {
+	case "dig", "nslookup", "host", "drill", "ping", "whois":
+		for _, arg := range c.args {
+			if hasUnknown(arg) && strings.Contains(arg, ".") || c.from != fromNowhere && strings.Contains(arg, ".") {
+				c.deny("dns-exfiltration", "the name that is asked for carries data out", "")
+				return
+			}
+			if strings.Count(arg, "") > 64 && strings.Contains(arg, ".") {
+				c.ask("dns-exfiltration", "the name that is asked for is long enough to carry data out", "")
+			}
+		}
+	case "scp", "sftp", "ftp", "lftp", "tftp":
+		o := parseOptions(c.args, "-P", "-i", "-o", "-F", "-l", "-S", "-c", "-J", "-b")
+		for _, option := range []string{"-S", "-o"} {
+			if v := o.long[option]; option == "-S" && v != "" || strings.Contains(strings.ToLower(v), "proxycommand") {
+				c.deny("ssh-exec", "the option runs a command", "")
+			}
+		}
+		if n := len(o.rest); n > 1 && strings.Contains(o.rest[n-1], ":") {
+			c.upload(o.rest[:n-1])
+			return
+		}
+		c.ask("remote", "it copies between machines", "")
+	case "ssh", "mosh", "autossh", "sshpass":
+		sshRule(c)
+	case "mail", "sendmail", "mutt", "swaks":
+		c.uploads(c.in)
+		c.ask("upload", "it sends mail", "")
+	case "ngrok", "cloudflared", "devtunnel", "frpc", "chisel":
+		c.deny("tunnel", "it opens this machine to the world", "")
+	default:
+		c.ask("scan", "it looks at the network", "")
+	}
+}
+
+func sshRule(c *invocation) {
+	o := parseOptions(c.args, "-p", "-i", "-o", "-F", "-l", "-L", "-R", "-D", "-J", "-W", "-b", "-c", "-E", "-m", "-S")
+	for _, arg := range c.args {
+		low := strings.ToLower(arg)
+		if strings.Contains(low, "proxycommand") || strings.Contains(low, "localcommand") || strings.Contains(low, "knownhostscommand") {
+			c.deny("ssh-exec", "the option runs a command here", "")
+			return
+		}
+	}
+	if o.long["-R"] != "" {
+		c.deny("tunnel", "it opens this machine to another", "")
+		return
+	}
+	if c.in.from == fromSecret {
+		c.deny("exfiltration", "it sends credentials out", "")
+		return
+	}
+	if i := slices.IndexFunc(c.args, func(s string) bool { return s == "-V" }); i >= 0 {
+		return
+	}
+	if len(o.rest) > 1 && c.name == "ssh" {
+		c.a.inShell(c, strings.Join(o.rest[1:], " "))
+	}
+	c.ask("remote", "it works on another machine, where nothing is held back", "")
+}
+
+func rsync(c *invocation) {
+	o := parseOptions(c.args, "-e", "--rsh", "--exclude", "--include", "--filter", "-f")
+	if o.has(0, "delete", "delete-after", "delete-before", "delete-excluded", "remove-source-files") {
+		c.ask("rsync-delete", "it removes what the other side does not have", "run it with --dry-run first")
+	}
+	if sh := o.long["-e"] + o.long["rsh"]; sh != "" && !strings.HasPrefix(sh, "ssh") {
+		c.a.inShell(c, sh)
+	}
+	if n := len(o.rest); n > 1 {
+		if to := o.rest[n-1]; strings.Contains(to, ":") {
+			c.upload(o.rest[:n-1])
+		} else {
+			c.a.writes(to, "rsync to")
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package command
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// place is what kind of place a path is, as far as losing it goes.
+type place int
+
+const (
+	inWorkspace place = iota
+	inTmp
+	atWorkspace // the workspace itself, or all of it
+	elsewhere   // somebody else's directory
+	notKnown
+	inSystem
+	atHome // a home directory as a whole, or all of it
+	atRoot
+)
+
+// system is where the operating system lies.
+var system = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/usr", "/var",
+	"/Library", "/System", "/Applications", "/private/etc", "/snap", "/home", "/Users", "/mnt", "/media"}
+
+// where says what kind of place a path is.
+func (a *analyzer) where(p string) place {
+	if p == "" {
+		return inWorkspace
+	}
+	if strings.HasPrefix(p, unknownText) { // it may be absolute
+		return notKnown
+	}
+	all := false
+	for strings.HasSuffix(p, "/*") || strings.HasSuffix(p, "/.*") || p == "*" || p == ".*" || strings.HasSuffix(p, "/**") {
+		all = true
+		p = strings.TrimSuffix(strings.TrimRight(p, "*"), ".")
+		if p == "" {
+			p = "."
+		}
+		if p != "/" {
+			p = strings.TrimSuffix(p, "/")
+		}
+		if p == "" {
+			p = "/"
+		}
+	}
+	full := a.abs(p)
+	if hasUnknown(full) {
+		return a.whereUnknown(full)
+	}
+	switch {
+	case full == "/" || full == "/*":
+		return atRoot
+	case full == "/tmp" || full == "/var/tmp" || full == "/dev/shm":
+		return inTmp
+	case below(full, "/tmp") || below(full, "/var/tmp") || below(full, "/dev/shm") || below(full, "/private/tmp"):
+		return inTmp
+	case full == a.c.Cwd:
+		return atWorkspace
+	case below(full, a.c.Cwd):
+		return inWorkspace
+	case full == a.c.Home || full == "/root" || slices.Contains([]string{"/home", "/Users"}, path.Dir(full)) || full == "/home" || full == "/Users":
+		return atHome
+	case below(full, a.c.Home):
+		return elsewhere
+	case below(a.c.Cwd, full):
+		return atRoot // a parent of the workspace
+	}
+	for _, s := range system {
+		if full == s || below(full, s) {
+			return inSystem
+		}
+	}
+	if strings.Count(full, "/") == 1 && all {
+		return atRoot
+	}
+	return elsewhere
+}
+
+// whereUnknown says what kind of place a path is of which only a part is known.
+func (a *analyzer) whereUnknown(full string) place {
+	known, rest, _ := strings.Cut(full, unknownText)
+	switch {
+	case below(known, "/tmp/x") || strings.HasPrefix(known, "/tmp/"):
+		return inTmp
+	case strings.HasPrefix(known, a.c.Cwd+"/"):
+		return inWorkspace
+	case known == "/" && rest == "": // a variable alone, or one that may be empty before /
+		return notKnown
+	}
+	for _, s := range system {
+		if strings.HasPrefix(known, s+"/") {
+			return inSystem
+		}
+	}
+	return notKnown
+}
+
+func below(p, dir string) bool { return strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/") }
+
+// secretPath reports whether a path holds credentials.
+func secretPath(p, home string) bool {
+	rel := p
+	for _, h := range []string{home, "/root"} {
+		if r, ok := strings.CutPrefix(p, h+"/"); ok {
+			rel = "~/" + r
+		}
+	}
+	if strings.HasPrefix(p, "/home/") || strings.HasPrefix(p, "/Users/") {
+		if parts := strings.SplitN(p, "/", 4); len(parts) == 4 {
+			rel = "~/" + parts[3]
+		}
+	}
+	for _, s := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssl/private", "/proc/self/environ", "/run/secrets", "/var/run/secrets", "/etc/passwd", "/etc/ssh/ssh_host",
+		"~/.ssh", "~/.aws", "~/.gnupg", "~/.netrc", "~/.git-credentials", "~/.docker/config.json", "~/.kube", "~/.config/gcloud", "~/.azure", "~/.npmrc", "~/.pypirc", "~/.cargo/credentials",
+		"~/.config/gh", "~/.password-store", "~/.mozilla", "~/.config/google-chrome", "~/.bash_history", "~/.zsh_history", "~/.pgpass", "~/.my.cnf", "~/.vault-token", "~/.terraform.d", "~/.oci", "~/Library/Keychains"} {
+		if rel == s || strings.HasPrefix(rel, s+"/") || strings.HasPrefix(rel, s) && (strings.HasSuffix(s, "credentials") || strings.HasSuffix(s, "host")) {
+			return true
+		}
+	}
+	base := path.Base(p)
+	return base == ".env" || strings.HasPrefix(base, ".env.") && base != ".env.example" || strings.HasPrefix(base, "id_rsa") || strings.HasPrefix(base, "id_ed25519") || strings.HasSuffix(base, ".pem") && strings.Contains(base, "key")
+}
+
+// persistent is what runs again later: written once, it outlives the sandbox's supervision.
+func persistent(p, home string) bool {
+	for _, h := range []string{home, "/root"} {
+		if r, ok := strings.CutPrefix(p, h+"/"); ok {
+			p = "~/" + r
+		}
+	}
+	if strings.HasPrefix(p, "/home/") || strings.HasPrefix(p, "/Users/") {
+		if parts := strings.SplitN(p, "/", 4); len(parts) == 4 {
+			p = "~/" + parts[3]
+		}
+	}
+	for _, s := range []string{"~/.bashrc", "~/.bash_profile", "~/.bash_login", "~/.bash_logout", "~/.profile", "~/.zshrc", "~/.zprofile", "~/.zshenv", "~/.zlogin", "~/.kshrc", "~/.inputrc",
+		"~/.config/fish", "~/.config/autostart", "~/.config/systemd", "~/.ssh/authorized_keys", "~/.ssh/rc", "~/.ssh/config", "~/.gitconfig", "~/.config/git", "~/.vimrc", "~/.npmrc", "~/.pam_environment",
+		"~/.xinitrc", "~/.xprofile", "~/Library/LaunchAgents", "~/.local/share/systemd", "/var/spool/cron", "/var/at"} {
+		if p == s || strings.HasPrefix(p, s+"/") {
+			return true
+		}
+	}
+	return strings.Contains(p, "/.git/hooks/") || strings.HasSuffix(p, "/.git/config") || strings.HasSuffix(p, "/.envrc")
+}
+
+// writes judges a path that a command writes to.
+func (a *analyzer) writes(target, how string) {
+	if descriptor(target) || target == "" {
+		return
+	}
+	text := how + " " + target
+	p := a.abs(target)
+	switch {
+	case strings.HasPrefix(p, "/dev/") && !below(p, "/dev/shm"):
+		a.find(Deny, "device-write", text, "it writes to a device", "")
+	case strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/"):
+		a.find(Deny, "kernel-write", text, "it changes the kernel", "")
+	case historyFile(p):
+		a.find(Deny, "history", text, "it rewrites the shell's history", "")
+	case persistent(p, a.c.Home):
+		a.find(Deny, "persistence", text, "the file is run again later, outside of this task", "keep it in the workspace")
+	case strings.HasPrefix(p, "/var/log/"):
+		a.find(Deny, "log-wiping", text, "it overwrites a log", "")
+	case a.where(target) == inSystem:
+		a.find(Deny, "system-write", text, "it writes to a directory of the system", "write into the workspace or /tmp")
+	case a.where(target) == atRoot || a.where(target) == atHome:
+		a.find(Deny, "system-write", text, "it overwrites a directory that is not the task's", "")
+	case a.where(target) == elsewhere:
+		a.find(Ask, "outside-write", text, "it writes outside of the workspace", "write into the workspace or /tmp")
+	}
+}
+
+func historyFile(p string) bool {
+	base := path.Base(p)
+	return strings.HasPrefix(base, ".") && strings.HasSuffix(base, "_history") || base == ".history" || base == "fish_history"
+}

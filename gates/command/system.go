@@ -1,0 +1,240 @@
+package command
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+)
+
+func init() {
+	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
+		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
+		"dpkg-reconfigure", "update-rc.d", "chkconfig", "sysrc", "launchctl", "loginctl", "crontab", "at", "batch", "systemctl", "service", "rc-service", "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl", "history",
+		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "defaults", "capsh"} {
+		rules[name] = admin
+	}
+	for _, name := range []string{"terraform", "tofu", "terragrunt", "pulumi", "kubectl", "oc", "helm", "aws", "gcloud", "gsutil", "az", "heroku", "flyctl", "fly", "doctl", "eksctl", "kops", "cdk", "sam", "serverless", "vercel", "netlify",
+		"docker", "podman", "nerdctl", "docker-compose", "crictl", "ctr", "vagrant", "virsh", "lxc", "multipass", "ansible", "ansible-playbook", "nomad", "consul", "vault", "etcdctl", "openstack", "linode-cli", "hcloud", "rclone", "s3cmd", "mc", "b2", "wrangler", "supabase", "firebase"} {
+		rules[name] = cloud
+	}
+	for _, name := range []string{"psql", "mysql", "mariadb", "sqlcmd", "sqlplus", "mongo", "mongosh", "redis-cli", "valkey-cli", "cqlsh", "clickhouse-client", "dropdb", "dropuser", "mysqladmin", "bq", "influx", "duckdb", "cockroach", "usql", "pg_restore", "rails", "rake", "prisma", "npx", "php-artisan"} {
+		rules[name] = database
+	}
+	for _, name := range []string{"cargo", "twine", "gem", "pip", "pip3", "mvn", "gradle", "dotnet", "nuget"} {
+		rules[name] = publishRule
+	}
+}
+
+// admin judges what administers a machine.
+func admin(c *invocation) {
+	sub := first(parseOptions(c.args).rest)
+	text := strings.Join(c.args, " ")
+	deny := func(message string) { c.deny("administration", message, "") }
+	switch c.name {
+	case "shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec":
+		if c.name != "init" && !slices.Contains(c.args, "--help") || sub == "0" || sub == "6" || sub == "1" {
+			c.deny("power", "it stops the machine", "")
+		}
+	case "crontab", "at", "batch":
+		o := parseOptions(c.args, "-u", "-f", "-t", "-q")
+		if !o.has('l', "list") && !(c.name == "crontab" && o.short['V']) {
+			c.deny("persistence", "what it sets up runs later, outside of this task", "")
+		}
+	case "systemctl", "service", "rc-service", "launchctl", "update-rc.d", "chkconfig", "sysrc", "loginctl":
+		serviceRule(c, text)
+	case "history":
+		if parseOptions(c.args).has('c') || parseOptions(c.args).has('d') || parseOptions(c.args).has('w') {
+			c.deny("history", "it clears the shell's history", "")
+		}
+	case "unset", "set", "shopt", "ulimit":
+		if slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "HIST") }) || strings.Contains(text, "+o history") {
+			c.deny("history", "it switches the shell's history off", "")
+		}
+	case "journalctl":
+		if strings.Contains(text, "--vacuum") || strings.Contains(text, "--rotate") || strings.Contains(text, "--flush") {
+			c.deny("log-wiping", "it removes logs", "")
+		}
+	case "kill", "killall", "pkill", "skill":
+		killRule(c)
+	case "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl":
+		if !slices.Contains([]string{"status", "list", "-L", "-S", "--list-all", "show"}, first(c.args)) && len(c.args) > 0 {
+			c.deny("firewall", "it changes the firewall", "")
+		}
+	case "sysctl":
+		if strings.Contains(text, "-w") || strings.Contains(text, "=") || strings.Contains(text, "-p") {
+			deny("it changes the kernel's settings")
+		}
+	case "mount", "umount", "losetup", "pivot_root":
+		if len(c.args) > 0 && !slices.Contains(c.args, "-l") && !slices.Contains(c.args, "-a") && c.name != "mount" || c.name == "mount" && len(c.args) > 1 {
+			c.ask("mount", "it changes what is mounted", "")
+		}
+	case "passwd", "capsh", "security", "defaults", "keyctl", "setcap", "logrotate", "swapon", "swapoff":
+		c.ask("administration", "it changes the machine", "")
+	default:
+		if !slices.Contains(c.args, "--help") && !slices.Contains(c.args, "--version") {
+			deny("it changes the machine: users, modules, start-up or protection")
+		}
+	}
+}
+
+func serviceRule(c *invocation, text string) {
+	o := parseOptions(c.args, "-t", "-p", "-u", "-H", "--type", "--property")
+	for _, word := range o.rest {
+		switch word {
+		case "poweroff", "reboot", "halt", "kexec", "suspend", "hibernate", "emergency", "rescue", "isolate":
+			c.deny("power", "it stops the machine", "")
+		case "enable", "reenable", "link", "load", "bootstrap", "submit", "enable-linger":
+			c.deny("persistence", "what it sets up runs later, outside of this task", "")
+		case "stop", "disable", "mask", "kill", "unload", "bootout", "remove", "set-property", "edit", "revert":
+			c.deny("service-stop", "it stops a service of the machine", "")
+		case "start", "restart", "reload", "try-restart", "daemon-reload", "set-default", "onestart":
+			c.ask("service", "it changes a service of the machine", "")
+		}
+	}
+	if c.name == "sysrc" && strings.Contains(text, "=") {
+		c.deny("persistence", "what it sets up runs later", "")
+	}
+}
+
+func killRule(c *invocation) {
+	for i, arg := range c.args {
+		if arg == "1" || arg == "-1" && i > 0 && c.name == "kill" {
+			c.deny("kill-all", "it ends everything, or the first process", "")
+			return
+		}
+	}
+	if c.name == "kill" {
+		return
+	}
+	for _, name := range parseOptions(c.args, "-s", "--signal", "-u", "-g", "-t", "-P").rest {
+		if slices.Contains([]string{"cron", "crond", "sshd", "systemd", "auditd", "rsyslogd", "syslogd", "dockerd", "containerd", "NetworkManager", "dbus-daemon", "firewalld", "osqueryd", "falco", "wazuh-agentd", "init", ".", ".*"}, name) {
+			c.deny("kill-service", "it ends a service of the machine", "")
+			return
+		}
+	}
+	if parseOptions(c.args).has('u') {
+		c.ask("kill-user", "it ends everything of a user", "")
+	}
+}
+
+// cloudWords are what destroys, by tool; a rule matches when all its words are there, in order.
+var cloudWords = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(terraform|tofu|terragrunt|pulumi|cdk|sam|serverless|vagrant|sls) .*\b(destroy|delete|remove|down)\b|^(terraform|tofu|terragrunt) .*(-auto-approve|state rm|workspace delete|force-unlock)|^pulumi up .*(--yes|-y)\b|` +
+		`^(kubectl|oc) (.* )?(delete|drain|cordon|replace --force|scale .*--replicas=0|rollout undo)\b|^helm (.* )?(uninstall|delete|del|rollback)\b|` +
+		`^aws .*\b(terminate-|delete-|remove-|deregister-|purge-|rb|stop-instances|disable-|detach-|s3 rm|s3 sync .*--delete|put-bucket-policy|modify-.*--publicly|schedule-key-deletion|create-access-key)|` +
+		`^(gcloud|az|doctl|openstack|linode-cli|hcloud|eksctl|kops|heroku|flyctl|fly|vercel|netlify|supabase|firebase|wrangler) .*\b(delete|destroy|purge|remove|rm|reset|apps:destroy|pg:reset|addons:destroy|deallocate)\b|` +
+		`^(gsutil|s3cmd|mc|b2) .*\b(rm|rb|del|remove|delete-file)\b|^rclone .*(delete|purge|sync)\b|^(docker|podman|nerdctl) .*\b(system prune|volume rm|volume prune|image prune -a|swarm leave --force|network prune)\b|` +
+		`^(docker-compose|docker compose) .*down .*(-v|--volumes)|^(virsh) .*(destroy|undefine|vol-delete)|^(lxc|multipass) .*delete|^etcdctl .*del|^vault .*(delete|destroy|kv metadata delete|operator seal)|^(consul|nomad) .*(delete|stop -purge|system gc)`)
+})
+
+func cloud(c *invocation) {
+	text := c.text()
+	switch {
+	case strings.Contains(text, "--dry-run") && !strings.Contains(text, "--dry-run=none") || slices.Contains(c.args, "--help") || slices.Contains(c.args, "-h") && c.name != "docker":
+	case cloudWords().MatchString(text):
+		c.deny("infrastructure", "it destroys what runs elsewhere", "look first: plan, get, list, --dry-run")
+	case (c.name == "kubectl" || c.name == "oc") && (slices.Contains(c.args, "secret") || slices.Contains(c.args, "secrets")) && slices.Contains(c.args, "get"):
+		c.ask("secrets", "it reads credentials", "")
+	case slices.Contains([]string{"docker", "podman", "nerdctl"}, c.name):
+		container(c, text)
+	case (c.name == "kubectl" || c.name == "oc") && (first(c.args) == "apply" || first(c.args) == "exec" || first(c.args) == "run"):
+		c.ask("infrastructure", "it changes or enters what runs elsewhere", "")
+	case (c.name == "terraform" || c.name == "tofu" || c.name == "pulumi") && (first(c.args) == "apply" || first(c.args) == "up"), c.name == "ansible" || c.name == "ansible-playbook":
+		c.ask("infrastructure", "it changes what runs elsewhere", "plan first")
+	}
+}
+
+func container(c *invocation, text string) {
+	for i, arg := range c.args {
+		value := ""
+		switch {
+		case arg == "-v" || arg == "--volume" || arg == "--mount":
+			if i+1 < len(c.args) {
+				value = c.args[i+1]
+			}
+		case strings.HasPrefix(arg, "--volume=") || strings.HasPrefix(arg, "--mount=") || strings.HasPrefix(arg, "-v") && len(arg) > 2:
+			_, value, _ = strings.Cut(strings.TrimPrefix(arg, "-v"), "=")
+			if value == "" {
+				value = strings.TrimPrefix(arg, "-v")
+			}
+		}
+		if strings.HasPrefix(value, "/:") || strings.Contains(value, "docker.sock") || strings.HasPrefix(value, "/etc") || strings.HasPrefix(value, "/root") || strings.Contains(value, "source=/,") || strings.Contains(value, "src=/,") {
+			c.deny("container-escape", "it gives a container the host's files or the daemon", "mount the directory that is needed")
+		}
+	}
+	for _, bad := range []string{"--privileged", "--pid=host", "--pid host", "--net=host --", "--cap-add=ALL", "--cap-add=SYS_ADMIN", "--cap-add SYS_ADMIN", "--userns=host", "--security-opt=seccomp=unconfined", "--device=/dev/sd"} {
+		if strings.Contains(text, " "+bad) {
+			c.deny("container-escape", "it gives a container rights over the host", "leave "+bad+" out")
+		}
+	}
+	switch first(parseOptions(c.args).rest) {
+	case "exec", "run", "rm", "rmi", "kill", "stop", "push", "prune", "container":
+		c.ask("container", "what runs in a container is not judged", "")
+	}
+}
+
+// destroys finds statements that lose data: DROP, TRUNCATE, and DELETE or UPDATE without WHERE.
+var destroys = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?is)\b(drop\s+(table|database|schema|user|role|index|view|collection|keyspace|owned)|truncate(\s+table)?\s+\w|delete\s+from\s+[\w."\x60]+\s*(;|$|"|')|update\s+[\w."\x60]+\s+set\s+[^;]*$|flushall|flushdb|dropdatabase|\.drop\(|deletemany\(\s*\{\s*\}|\.remove\(\s*\{\s*\}|reset\s+master|detach\s+delete)`)
+})
+
+var hasWhere = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?is)\bwhere\b`) })
+
+func database(c *invocation) {
+	text := strings.Join(c.args, " ") + "\n" + c.in.text
+	switch {
+	case c.name == "dropdb" || c.name == "dropuser" || c.name == "mysqladmin" && strings.Contains(text, "drop"), c.name == "pg_restore" && parseOptions(c.args).has('c', "clean"),
+		(c.name == "rails" || c.name == "rake") && (strings.Contains(text, "db:drop") || strings.Contains(text, "db:reset")), strings.Contains(text, "prisma migrate reset") || c.name == "prisma" && strings.Contains(text, "migrate reset"):
+		c.deny("database", "it destroys a database", "")
+	case destroys().MatchString(text) && !(hasWhere().MatchString(text) && !strings.Contains(strings.ToLower(text), "drop") && !strings.Contains(strings.ToLower(text), "truncate")):
+		c.deny("database", "the statement loses data", "say which rows with WHERE, in a transaction")
+	case strings.Contains(text, `\!`) && c.name == "psql", strings.Contains(text, "system ") && strings.HasPrefix(c.name, "my"):
+		c.deny("editor-shell", "the client is told to start a shell", "")
+	}
+	if c.name == "npx" {
+		publishRule(c)
+		if rest := parseOptions(c.args, "-p", "--package", "-c", "--call").rest; len(rest) > 1 {
+			c.a.run(rest, c.in, c.env, c.from)
+		}
+	}
+}
+
+// publishRule judges package managers.
+func publishRule(c *invocation) {
+	sub := first(parseOptions(c.args).rest)
+	switch {
+	case sub == "unpublish" || sub == "yank" || sub == "deprecate" || sub == "owner":
+		c.deny("publish", "it takes a package away from others", "")
+	case sub == "publish" || sub == "deploy" || sub == "upload" || sub == "push":
+		c.ask("publish", "it publishes", "use --dry-run first")
+	}
+}
+
+// history judges variables of the shell's history.
+func (a *analyzer) history(name string) {
+	if strings.HasPrefix(name, "HIST") {
+		value := a.vars[name].String()
+		if value == "" || value == "0" || value == "/dev/null" || name == "HISTCONTROL" || name == "HISTIGNORE" {
+			a.find(Deny, "history", name+"="+value, "it switches the shell's history off", "")
+		}
+	}
+}
+
+// dangerousVariable judges an assignment that makes other programs run something.
+func (a *analyzer) dangerousVariable(name, value string) {
+	switch name {
+	case "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "BASH_ENV", "ENV", "PROMPT_COMMAND", "PERL5OPT", "PYTHONSTARTUP", "RUBYOPT", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS":
+		if value != "" && !(name == "NODE_OPTIONS" && strings.HasPrefix(value, "--max")) {
+			a.find(Ask, "preload", name+"="+value, "it makes every program run something else first", "")
+		}
+	case "GIT_SSH", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "GIT_PROXY_COMMAND", "GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_TEMPLATE_DIR", "GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_PARAMETERS":
+		if value != "/dev/null" && value != "true" {
+			a.find(Deny, "git-exec", name+"="+value, "it makes git run a command", "")
+		}
+	case "PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "LESSOPEN", "BROWSER":
+		if !slices.Contains([]string{"", "cat", "less", "more", "true", ":", "vi", "vim", "nano", "emacs", "code --wait"}, value) {
+			a.isolated(func() data { return a.inShell(&invocation{a: a, name: name, args: []string{value}}, value) })
+		}
+	}
+}

@@ -1,0 +1,276 @@
+package command
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// wrapper is a command that runs another: which of its options take a value, how many words come before the command.
+type wrapper struct {
+	values []string
+	skip   int
+	env    bool // NAME=VALUE words come first
+}
+
+// wrappers are the commands whose arguments are a command.
+var wrappers = map[string]wrapper{
+	"sudo": {values: []string{"-u", "-g", "-h", "-p", "-C", "-r", "-t", "-T", "-U", "-D", "-R", "--user", "--group", "--host", "--prompt", "--chdir", "--chroot"}, env: true},
+	"doas": {values: []string{"-u", "-C", "-a"}}, "env": {values: []string{"-u", "-C", "-P", "--unset", "--chdir"}, env: true},
+	"nice": {values: []string{"-n", "--adjustment"}}, "ionice": {values: []string{"-c", "-n", "-p", "--class", "--classdata"}}, "nohup": {}, "setsid": {},
+	"stdbuf": {values: []string{"-i", "-o", "-e", "--input", "--output", "--error"}}, "time": {values: []string{"-f", "-o", "--format", "--output"}},
+	"timeout": {values: []string{"-s", "-k", "--signal", "--kill-after"}, skip: 1}, "gtimeout": {values: []string{"-s", "-k"}, skip: 1},
+	"command": {}, "builtin": {}, "exec": {values: []string{"-a"}}, "chrt": {values: []string{"-T", "-P", "-D"}, skip: 1}, "taskset": {skip: 1},
+	"strace": {values: []string{"-e", "-o", "-p", "-s", "-u", "-E", "-P"}}, "ltrace": {values: []string{"-e", "-o", "-p", "-s", "-u"}}, "unbuffer": {}, "xvfb-run": {values: []string{"-n", "-s", "-e", "-f"}},
+	"busybox": {}, "toybox": {}, "caffeinate": {}, "catchsegv": {}, "rlwrap": {}, "setarch": {skip: 1}, "linux64": {}, "proot": {values: []string{"-r", "-b", "-w"}}, "fakeroot": {},
+	"chroot": {values: []string{"--userspec", "--groups"}, skip: 1}, "nsenter": {values: []string{"-t", "-S", "-G", "--target"}}, "unshare": {values: []string{"-S", "-G", "-R", "-w"}},
+	"runuser": {values: []string{"-u", "-g", "-G", "-s"}}, "setpriv": {values: []string{"--reuid", "--regid", "--groups", "--inh-caps"}}, "torsocks": {}, "proxychains": {values: []string{"-f"}},
+	"proxychains4": {values: []string{"-f"}}, "perf": {values: []string{"-e", "-o", "-F"}, skip: 1}, "valgrind": {}, "hyperfine": {values: []string{"-w", "-r", "-m", "-M", "-p", "--prepare", "--warmup", "--runs"}},
+	"ld-linux-x86-64.so.2": {values: []string{"--library-path", "--preload"}}, "ld-musl-x86_64.so.1": {}, "ld.so": {}, "dbus-run-session": {}, "cgexec": {values: []string{"-g"}},
+	"systemd-run": {values: []string{"-p", "-E", "-u", "--unit", "--property", "--on-calendar", "--on-active"}}, "systemd-inhibit": {}, "entr": {}, "watch": {values: []string{"-n", "--interval"}}, "firejail": {}, "trickle": {values: []string{"-d", "-u"}},
+}
+
+// unwrap judges the command within a command. done: there was one.
+func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
+	args := c.args
+	if c.name == "env" || c.name == "sudo" {
+		args = c.splitString(args)
+	}
+	env := map[string]string{}
+	i := 0
+	for ; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			i++
+			break
+		}
+		if len(arg) > 1 && arg[0] == '-' {
+			if name, _, joined := strings.Cut(arg, "="); !joined && (slices.Contains(w.values, name) || len(name) == 2 && slices.Contains(w.values, name)) {
+				i++
+			}
+			continue
+		}
+		if name, value, ok := strings.Cut(arg, "="); w.env && ok && name != "" && !strings.Contains(name, "/") {
+			env[name] = value
+			a.dangerousVariable(name, value)
+			continue
+		}
+		break
+	}
+	// The value of an option that we do not know may be taken for the command: both readings count.
+	i += w.skip
+	if c.name == "time" || c.name == "command" || c.name == "env" || c.name == "sudo" {
+		if i >= len(args) {
+			return data{}, false
+		}
+	}
+	if i >= len(args) {
+		return data{}, false
+	}
+	if c.name == "command" && slices.ContainsFunc(c.args[:min(i, len(c.args))], func(s string) bool { return s == "-v" || s == "-V" }) {
+		return c.output(), true
+	}
+	inner := args[i:]
+	if (c.name == "watch" || c.name == "hyperfine") && len(inner) > 0 {
+		for _, text := range inner {
+			a.inShell(c, text)
+		}
+		return data{}, true
+	}
+	return a.run(inner, c.in, env, c.from), true
+}
+
+// splitString expands env -S, whose value is words.
+func (c *invocation) splitString(args []string) []string {
+	for i, arg := range args {
+		value, found := "", false
+		switch {
+		case arg == "-S" || arg == "--split-string" || arg == "-vS":
+			if i+1 < len(args) {
+				value, found = strings.Join(args[i+1:], " "), true
+			}
+		case strings.HasPrefix(arg, "-S"):
+			value, found = strings.Join(append([]string{arg[2:]}, args[i+1:]...), " "), true
+		case strings.HasPrefix(arg, "--split-string="):
+			value, found = strings.Join(append([]string{arg[len("--split-string="):]}, args[i+1:]...), " "), true
+		case arg == "" || arg[0] != '-' && !strings.Contains(arg, "="):
+			return args
+		}
+		if found {
+			return append(slices.Clone(args[:i]), strings.Fields(value)...)
+		}
+	}
+	return args
+}
+
+// inShell judges text that a command hands to a shell.
+func (a *analyzer) inShell(c *invocation, text string) data {
+	switch {
+	case !hasUnknown(text):
+		return a.isolated(func() data { return a.parse(text, c.in) })
+	case c.from == fromNetwork:
+		c.deny("remote-command", "a shell is given text from the network", "look at it first")
+	case c.from == fromDecoder:
+		c.deny("decoded-command", "a shell is given text that was hidden by an encoding", "write it as it is")
+	default:
+		// With a harmless word in the place of what is not known it must be harmless; that is not enough to run it unasked.
+		a.isolated(func() data { return a.parse(strings.ReplaceAll(text, unknownText, "unknown"), data{}) })
+		if strings.TrimSpace(strings.ReplaceAll(text, unknownText, "")) == "" || strings.HasPrefix(strings.TrimSpace(text), unknownText) {
+			c.ask("unresolved", "a shell is given text that cannot be told beforehand", "write the command itself")
+		}
+	}
+	return data{}
+}
+
+func init() {
+	rules["xargs"], rules["parallel"], rules["find"], rules["fd"], rules["fdfind"] = xargs, parallel, findRule, fd, fd
+	rules["eval"], rules["source"], rules["."], rules["trap"], rules["alias"], rules["cd"], rules["pushd"] = evalRule, source1, source1, trap, aliasRule, cd, cd
+	rules["flock"], rules["script"], rules["su"], rules["expect"] = flockRule, scriptRule, su, expectRule
+	for _, name := range []string{"poetry", "pipenv", "uv", "bundle", "pdm", "rye", "hatch", "mise", "asdf", "direnv", "nix", "devbox", "npm", "pnpm", "yarn", "bun"} {
+		rules[name] = runner
+	}
+}
+
+// runner unwraps TOOL run|exec COMMAND.
+func runner(c *invocation) {
+	if len(c.args) > 1 && slices.Contains([]string{"run", "exec", "x", "dlx"}, c.args[0]) {
+		rest := c.args[1:]
+		for len(rest) > 0 && strings.HasPrefix(rest[0], "-") {
+			if rest[0] == "-c" && len(rest) > 1 {
+				c.a.inShell(c, strings.Join(rest[1:], " "))
+				return
+			}
+			rest = rest[1:]
+		}
+		if len(rest) > 0 && !slices.Contains([]string{"npm", "pnpm", "yarn", "bun"}, c.name) || len(rest) > 0 && c.args[0] != "run" {
+			c.a.run(rest, c.in, c.env, c.from)
+		}
+		return
+	}
+	publishRule(c)
+}
+
+// xargs runs a command with words from standard input.
+func xargs(c *invocation) {
+	values := []string{"-I", "-L", "-n", "-P", "-s", "-d", "-E", "-a", "-J", "-R", "-S", "--arg-file", "--delimiter", "--max-lines", "--max-args", "--max-procs", "--max-chars"}
+	i, replace, tokens := 0, "", c.in
+	for ; i < len(c.args) && len(c.args[i]) > 1 && c.args[i][0] == '-'; i++ {
+		arg := c.args[i]
+		switch {
+		case strings.HasPrefix(arg, "-I") && len(arg) > 2:
+			replace = arg[2:]
+		case arg == "-i" || arg == "--replace":
+			replace = "{}"
+		case strings.HasPrefix(arg, "--replace="):
+			replace = arg[len("--replace="):]
+		case strings.HasPrefix(arg, "-a") || strings.HasPrefix(arg, "--arg-file"):
+			tokens = data{}
+		}
+		if arg == "--" {
+			i++
+			break
+		}
+		if slices.Contains(values, arg) && i+1 < len(c.args) {
+			i++
+			if arg == "-I" || arg == "-J" {
+				replace = c.args[i]
+			}
+		}
+	}
+	if i >= len(c.args) {
+		return
+	}
+	c.spread(c.args[i:], replace, tokens)
+}
+
+// spread judges a command with words put in or at its end.
+func (c *invocation) spread(argv []string, replace string, tokens data) {
+	words := []string{unknownText}
+	switch {
+	case tokens.known && replace != "":
+		words = strings.Split(strings.Trim(strings.ReplaceAll(tokens.text, "\x00", "\n"), "\n"), "\n")
+	case tokens.known:
+		words = strings.Fields(strings.ReplaceAll(tokens.text, "\x00", "\n"))
+	}
+	if n := len(argv); n > 1 && slices.Contains(shells, path.Base(argv[0])) && (replace == "" && argv[n-1] == "-c" || replace != "" && argv[n-1] == replace) {
+		c.ask("stdin-script", "what is read becomes shell text", "write the command, and give it the words as arguments")
+	}
+	if len(words) > maxFields {
+		words = append(words[:maxFields], unknownText)
+	}
+	from := max(c.from, tokens.from)
+	if from == fromSecret { // file names and contents are arguments, not words of the command
+		from = fromNowhere
+	}
+	if replace == "" {
+		if hasUnknown(argv[0]) {
+			c.ask("unresolved", "what runs cannot be told beforehand", "")
+		}
+		if from == fromNetwork && !slices.Contains(shells, path.Base(argv[0])) {
+			from = fromNowhere
+		}
+		c.a.run(append(slices.Clone(argv), words...), data{}, c.env, from)
+		return
+	}
+	for _, w := range words[:min(len(words), maxItems)] {
+		one := make([]string, len(argv))
+		for i, arg := range argv {
+			one[i] = strings.ReplaceAll(arg, replace, w)
+		}
+		c.a.run(one, data{}, c.env, c.from)
+	}
+}
+
+// parallel is GNU parallel: COMMAND ::: WORDS, in a shell.
+func parallel(c *invocation) {
+	i := slices.IndexFunc(c.args, func(s string) bool { return strings.HasPrefix(s, ":::") })
+	argv, tokens := c.args, c.in
+	if i >= 0 {
+		argv = c.args[:i]
+		tokens = literal(strings.Join(c.args[i+1:], "\n"))
+	}
+	o := 0
+	for o < len(argv) && strings.HasPrefix(argv[o], "-") {
+		if slices.Contains([]string{"-j", "-P", "-N", "-n", "-a", "--jobs", "--delay", "--timeout", "-I", "-d", "-S", "--colsep", "-C", "--results", "--joblog", "--arg-file", "--max-args", "--workdir", "--tmpdir"}, argv[o]) {
+			o++
+		}
+		o++
+	}
+	argv = argv[min(o, len(argv)):]
+	if len(argv) == 0 {
+		if tokens.known {
+			for line := range strings.Lines(tokens.text) {
+				c.a.inShell(c, strings.TrimSpace(line))
+			}
+		} else if tokens.from > fromNowhere {
+			c.deny("unknown-script", "it runs lines that cannot be told beforehand", "")
+		}
+		return
+	}
+	replace := ""
+	if slices.ContainsFunc(argv, func(s string) bool { return strings.Contains(s, "{}") }) {
+		replace = "{}"
+	}
+	if len(argv) == 1 && strings.ContainsAny(argv[0], " ;|&$`") {
+		words := []string{unknownText}
+		if tokens.known {
+			words = strings.Fields(tokens.text)
+		}
+		for _, w := range words[:min(len(words), maxItems)] {
+			text := strings.ReplaceAll(argv[0], "{}", w)
+			if replace == "" {
+				text += " " + w
+			}
+			c.a.inShell(c, text)
+		}
+		return
+	}
+	c.spread(argv, replace, tokens)
+}
+
+func fd(c *invocation) {
+	i := slices.IndexFunc(c.args, func(s string) bool { return s == "-x" || s == "-X" || s == "--exec" || s == "--exec-batch" })
+	if i >= 0 && i+1 < len(c.args) {
+		c.onEach(c.args[i+1:], []string{"."})
+	}
+}
