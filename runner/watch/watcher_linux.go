@@ -223,8 +223,8 @@ func (l *loop) look() {
 		for _, r := range l.roots {
 			l.enter(r.top, again)
 		}
-		l.armed = true // and again; a twentieth of a processor is enough
-		l.tick.Reset(max(l.o.Debounce, 20*time.Since(begin)))
+		l.armed = true // and again: a twentieth of a processor is enough, but nobody shall wait longer than for a checkpoint
+		l.tick.Reset(max(l.o.Debounce, min(20*time.Since(begin), l.o.Every)))
 	} else {
 		dirty := l.dirty
 		l.dirty = map[*node]map[string]bool{}
@@ -255,6 +255,7 @@ func (l *loop) settle() {
 }
 
 func (l *loop) reset(a ask) error {
+	l.drain()
 	l.look()
 	l.settle()
 	select {
@@ -356,6 +357,30 @@ func (l *loop) hear(buf []byte) {
 			}
 		}
 	})
+}
+
+// drain takes in all that has happened so far: a watch that is taken off at once is an event that comes after them.
+func (l *loop) drain() {
+	if l.ino == nil {
+		return
+	}
+	last, err := unix.InotifyAddWatch(l.ino.fd, "/", unix.IN_DELETE_SELF|unix.IN_ONLYDIR)
+	if err != nil {
+		return // the last moments may be missed
+	}
+	_, _ = unix.InotifyRmWatch(l.ino.fd, uint32(last))
+	late := time.NewTimer(time.Second)
+	defer late.Stop()
+	for done := false; !done && l.ino != nil; {
+		select {
+		case buf := <-l.ino.heard:
+			done = buf == nil // lost, and so looked for
+			eachEvent(buf, func(wd int, _ uint32, _ string) { done = done || wd == last })
+			l.hear(buf)
+		case <-late.C:
+			return
+		}
+	}
 }
 
 func (l *loop) mark(dir *node, name string) {
