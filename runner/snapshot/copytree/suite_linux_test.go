@@ -46,7 +46,7 @@ func TestFilesystems(t *testing.T) {
 		t.Run(fs, func(t *testing.T) {
 			snapshottest.OnImage(t, fs)
 			t.Run("suite", func(t *testing.T) { snapshottest.Run(t, harness) })
-			t.Run("random", func(t *testing.T) { snapshottest.Random(t, harness, 77, 400) })
+			t.Run("random", func(t *testing.T) { snapshottest.Random(t, harness, 77, 300) })
 		})
 	}
 }

@@ -8,9 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest"
 )
 
-var harness = snapshottest.Harness{
-	Name: "overlay", Create: overlay.Create, Open: overlay.Open, Fork: overlay.Fork, LinksBreak: true,
-}
+var harness = snapshottest.Harness{Name: "overlay", Create: overlay.Create, Open: overlay.Open, Fork: overlay.Fork, LinksBreak: true}
 
 func TestMain(m *testing.M) { snapshottest.Main(m, harness) }
 
@@ -48,7 +46,7 @@ func TestFilesystems(t *testing.T) {
 		t.Run(fs, func(t *testing.T) {
 			snapshottest.OnImage(t, fs)
 			t.Run("suite", func(t *testing.T) { snapshottest.Run(t, harness) })
-			t.Run("random", func(t *testing.T) { snapshottest.Random(t, harness, 77, 400) })
+			t.Run("random", func(t *testing.T) { snapshottest.Random(t, harness, 77, 300) })
 		})
 	}
 }

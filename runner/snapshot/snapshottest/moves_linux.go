@@ -291,6 +291,11 @@ func (r *random) changeOf(p *player) {
 	if from == snapshot.Base && to == snapshot.Base {
 		return
 	}
+	if from == snapshot.Base { // the one that the other end was made on
+		a = p.bases[b.gen]
+	} else if to == snapshot.Base {
+		b = p.bases[a.gen]
+	}
 	p.wantKinds(from, to, a.view[0], b.view[0])
 	if from != snapshot.Base && to != snapshot.Base {
 		p.wantKinds(to, from, b.view[0], a.view[0])

@@ -61,6 +61,7 @@ type player struct {
 type point struct {
 	view view
 	tree string // a copy of the model
+	gen  int    // of the workspace
 
 	loose []string // paths of the workspace whose hard links are not compared
 }
@@ -97,7 +98,7 @@ func (p *player) begin() {
 // point notes what shows now.
 func (p *player) point() *point {
 	p.Helper()
-	at := &point{view: p.view(), tree: filepath.Join(p.dir, "points", p.next("p"))}
+	at := &point{gen: p.l.Info().Generation, view: p.view(), tree: filepath.Join(p.dir, "points", p.next("p"))}
 	must(p, os.MkdirAll(filepath.Dir(at.tree), 0o700))
 	must(p, cloneTree(p.model.root, at.tree))
 	return at
