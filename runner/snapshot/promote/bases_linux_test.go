@@ -57,11 +57,7 @@ func TestGenerations(t *testing.T) {
 		testGenerations(t)
 		return
 	}
-	seeds := 30
-	if testing.Short() {
-		seeds = 6
-	}
-	for seed := range seeds {
+	for seed := range rounds(15) {
 		r := rand.New(rand.NewPCG(9, uint64(seed)))
 		b := newBox(t, func(ws string) {
 			for range 40 {
@@ -481,11 +477,8 @@ func TestExchangedInALoop(t *testing.T) {
 			}
 		}
 	}()
-	rounds, promoted := 60, 0
-	if testing.Short() {
-		rounds = 15
-	}
-	for n := range rounds {
+	promoted, tries := 0, rounds(60)
+	for n := range tries {
 		must(t, os.MkdirAll(b.w.dir+"/upper/dir/sub", 0o755))
 		b.upper("dir/a", fmt.Sprint("mine ", n))
 		b.upper("dir/sub/c", fmt.Sprint("mine ", n))
@@ -504,7 +497,7 @@ func TestExchangedInALoop(t *testing.T) {
 	if d := differences(before, listing(t, outside)); d != "" {
 		t.Fatalf("written outside:\n%s", d)
 	}
-	t.Logf("%d of %d promoted", promoted, rounds)
+	t.Logf("%d of %d promoted", promoted, tries)
 	if left := leftovers(b.ws); left != nil {
 		t.Errorf("left %v", left)
 	}

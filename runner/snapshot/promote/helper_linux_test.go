@@ -266,3 +266,14 @@ func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
+
+// rounds is how often a random test goes round: usually, with -short (a fifth), and with CAISSON_TEST_LONG=1 (five times).
+func rounds(usually int) int {
+	switch {
+	case testing.Short():
+		return max(1, usually/5)
+	case os.Getenv("CAISSON_TEST_LONG") != "":
+		return 5 * usually
+	}
+	return usually
+}

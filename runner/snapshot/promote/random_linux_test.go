@@ -67,11 +67,7 @@ func shape(all map[string]string) map[string]string {
 // TestRandom does random things to random trees in a real overlay. Promote must make of the workspace what the sandbox
 // saw; before that, a promote that is cancelled somewhere must change nothing.
 func TestRandom(t *testing.T) {
-	seeds := 150
-	if testing.Short() {
-		seeds = 30
-	}
-	for seed := range seeds {
+	for seed := range rounds(50) {
 		r := rand.New(rand.NewPCG(1, uint64(seed)))
 		b := newBox(t, func(ws string) {
 			for range 40 {

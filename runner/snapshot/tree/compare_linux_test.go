@@ -68,11 +68,7 @@ func changed(c *Change) []string {
 
 // TestCompareAny compares any two states of random stacks, and what Compare finds with what the kernel shows of both.
 func TestCompareAny(t *testing.T) {
-	seeds := 80
-	if testing.Short() {
-		seeds = 15
-	}
-	for seed := range seeds {
+	for seed := range rounds(30) {
 		r := rand.New(rand.NewPCG(10, uint64(seed)))
 		s := newStack(t)
 		s.history(r)

@@ -75,11 +75,7 @@ func (s *stack) live(f func(d *deltas, m string)) *deltas {
 
 // TestCopyDelta seals an upper again and again while random things are done in it, in one pass or in two.
 func TestCopyDelta(t *testing.T) {
-	seeds := 150
-	if testing.Short() {
-		seeds = 20
-	}
-	for seed := range seeds {
+	for seed := range rounds(60) {
 		r := rand.New(rand.NewPCG(8, uint64(seed)))
 		s := newStack(t)
 		s.history(r)

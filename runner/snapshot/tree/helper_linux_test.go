@@ -218,3 +218,14 @@ func act(r *rand.Rand, m string) {
 		_ = os.Chtimes(a, time.Time{}, time.Unix(int64(r.IntN(5)), int64(r.IntN(1e9))))
 	}
 }
+
+// rounds is how often a random test goes round: usually, with -short (a fifth), and with CAISSON_TEST_LONG=1 (five times).
+func rounds(usually int) int {
+	switch {
+	case testing.Short():
+		return max(1, usually/5)
+	case os.Getenv("CAISSON_TEST_LONG") != "":
+		return 5 * usually
+	}
+	return usually
+}

@@ -109,11 +109,7 @@ func TestExchangedInALoop(t *testing.T) {
 			}
 		}
 	}()
-	rounds := 300
-	if testing.Short() {
-		rounds = 60
-	}
-	for n := range rounds {
+	for n := range rounds(200) {
 		s.raced(n, outside, secret)
 	}
 	close(stop)

@@ -26,11 +26,7 @@ func (s *stack) merged(from, to int) {
 // TestMerge makes one layer of random runs of random stacks: the kernel shows the same, also after the workspace was
 // edited.
 func TestMerge(t *testing.T) {
-	seeds := 60
-	if testing.Short() {
-		seeds = 12
-	}
-	for seed := range seeds {
+	for seed := range rounds(25) {
 		r := rand.New(rand.NewPCG(4, uint64(seed)))
 		s := newStack(t)
 		for range 60 {
@@ -50,11 +46,7 @@ func TestMerge(t *testing.T) {
 
 // TestMergeAnything merges layers with marks where no overlay would put them.
 func TestMergeAnything(t *testing.T) {
-	seeds := 300
-	if testing.Short() {
-		seeds = 50
-	}
-	for seed := range seeds {
+	for seed := range rounds(120) {
 		r := rand.New(rand.NewPCG(5, uint64(seed)))
 		s := newStack(t)
 		s.userXattr = seed%3 == 0

@@ -27,11 +27,7 @@ func (s *stack) restored(old int, match func(string) bool) []string {
 
 // TestRestoreAll puts a whole earlier state back: the kernel then shows exactly that.
 func TestRestoreAll(t *testing.T) {
-	seeds := 80
-	if testing.Short() {
-		seeds = 15
-	}
-	for seed := range seeds {
+	for seed := range rounds(30) {
 		r := rand.New(rand.NewPCG(6, uint64(seed)))
 		s := newStack(t)
 		s.history(r)
@@ -65,11 +61,7 @@ func (s *stack) history(r *rand.Rand) {
 
 // TestRestorePaths puts one name with everything below it back: that is as it was, and everything else as it is.
 func TestRestorePaths(t *testing.T) {
-	seeds := 150
-	if testing.Short() {
-		seeds = 25
-	}
-	for seed := range seeds {
+	for seed := range rounds(50) {
 		r := rand.New(rand.NewPCG(7, uint64(seed)))
 		s := newStack(t)
 		s.history(r)

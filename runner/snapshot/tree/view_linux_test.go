@@ -13,11 +13,8 @@ import (
 
 // TestViewIsTheKernels grows random stacks in real overlays and compares the view with the kernel's.
 func TestViewIsTheKernels(t *testing.T) {
-	seeds, deepest := 25, 60
-	if testing.Short() {
-		seeds, deepest = 5, 20
-	}
-	for seed := range seeds {
+	const deepest = 60
+	for seed := range rounds(12) {
 		r := rand.New(rand.NewPCG(2, uint64(seed)))
 		s := newStack(t)
 		for range 60 {
@@ -38,11 +35,7 @@ func TestViewIsTheKernels(t *testing.T) {
 
 // TestViewOfAnything makes layers by hand, with marks where no overlay would put them. The kernel knows what they mean.
 func TestViewOfAnything(t *testing.T) {
-	seeds := 400
-	if testing.Short() {
-		seeds = 60
-	}
-	for seed := range seeds {
+	for seed := range rounds(150) {
 		r := rand.New(rand.NewPCG(3, uint64(seed)))
 		s := newStack(t)
 		s.userXattr = seed%3 == 0
