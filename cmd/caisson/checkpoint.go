@@ -115,7 +115,7 @@ too. The checkpoint that the feature's current state lies on is refused.`,
 			if err != nil {
 				return err
 			}
-			return a.removed(args)
+			return a.did("removed", args)
 		},
 	}
 }

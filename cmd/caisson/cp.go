@@ -13,8 +13,8 @@ func newCpCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cp FEATURE[@CHECKPOINT]:PATH DEST | cp SOURCE FEATURE:PATH",
 		Short: "Copy files out of a feature or a checkpoint, or into a feature",
-		Long: `Copy a file or a directory between the host and a feature. PATH is inside: relative to /workspace, or absolute in
-/workspace or the home directory. Out of a feature no link is followed that leads out of it. Into a feature is work in
+		Long: `Copy a file or a directory between the host and a feature. PATH is inside, in the workspace: relative to
+/workspace, or absolute. Out of a feature links are copied, and never followed. Into a feature is work in
 the sandbox like any other: under its limits, with a checkpoint after it. A host path with a colon is written with ./
 before it.`,
 		Example: `  caisson cp fix-1:report.txt .

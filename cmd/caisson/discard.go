@@ -24,15 +24,5 @@ func runDiscard(ctx context.Context, a *app, refs []string) error {
 			return err
 		}
 	}
-	return a.removed(refs)
-}
-
-// removed says which features are gone, to a program.
-func (a *app) removed(refs []string) error {
-	if !a.json {
-		return nil
-	}
-	return a.printJSON(struct {
-		Removed []string `json:"removed"`
-	}{refs})
+	return a.did("removed", refs)
 }

@@ -28,16 +28,20 @@ func newUnpauseCommand(a *app) *cobra.Command {
 	}
 }
 
-// each does something with features one after the other, until one fails. A program is told with which it was done,
-// under the name done.
+// each does something with features one after the other, until one fails.
 func (a *app) each(ctx context.Context, done string, refs []string, do func(ctx context.Context, s service, ref string) error) error {
 	for _, ref := range refs {
 		if err := a.serve(ctx, ref, func(s service) error { return do(ctx, s, ref) }); err != nil {
 			return err
 		}
 	}
+	return a.did(done, refs)
+}
+
+// did tells a program with which features something was done.
+func (a *app) did(what string, refs []string) error {
 	if !a.json {
 		return nil
 	}
-	return a.printJSON(map[string][]string{done: refs})
+	return a.printJSON(map[string][]string{what: refs})
 }

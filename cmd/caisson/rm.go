@@ -28,5 +28,5 @@ func runRm(ctx context.Context, a *app, refs []string, force bool) error {
 	if err := a.serve(ctx, "", func(s service) error { return s.Remove(ctx, refs, force) }); err != nil {
 		return err
 	}
-	return a.removed(refs)
+	return a.did("removed", refs)
 }

@@ -94,7 +94,10 @@ func setupScript(env *testscript.Env) error {
 	env.Setenv("USERHOME", home)
 	env.Setenv("CAISSON_STATE", env.WorkDir+".state") // beside it: many scripts use all of $WORK as workspace
 	env.Setenv("NO_COLOR", "1")
-	env.Defer(func() { stopSupervisor(env) })
+	env.Defer(func() {
+		stopSupervisor(env)
+		_ = os.RemoveAll(env.Getenv("CAISSON_STATE")) // testscript removes only what is below $WORK, and disks are large
+	})
 	return nil
 }
 

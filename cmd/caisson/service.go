@@ -93,7 +93,7 @@ func (a *app) serveWith(ctx context.Context, ref string, open func() (service, e
 	}
 	defer s.Close()
 	err = do(s)
-	if ref == "" || !errors.Is(err, &runner.Error{Code: runner.CodeBusy}) {
+	if ref == "" || !elsewhere(err) {
 		return err
 	}
 	holder, herr := dialHolder(ctx, dir, s, ref)
@@ -102,6 +102,11 @@ func (a *app) serveWith(ctx context.Context, ref string, open func() (service, e
 	}
 	defer holder.Close()
 	return do(holder)
+}
+
+// elsewhere says that somebody else may be the one to ask.
+func elsewhere(err error) bool {
+	return errors.Is(err, &runner.Error{Code: runner.CodeBusy}) || errors.Is(err, &runner.Error{Code: runner.CodeNotLive})
 }
 
 // nearest is the background supervisor where one runs, else the supervisor of this process.

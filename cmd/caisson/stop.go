@@ -46,12 +46,24 @@ supervisor with them.`,
 
 func runStop(ctx context.Context, a *app, refs []string, o stopOptions) error {
 	stop := runner.StopOptions{Grace: o.grace, Seal: !o.noSeal}
-	if !o.all {
-		return a.each(ctx, "stopped", refs, func(ctx context.Context, s service, ref string) error {
-			return s.Stop(ctx, []string{ref}, stop)
-		})
+	if o.all {
+		return a.stopAll(ctx, stop)
 	}
-	return a.stopAll(ctx, stop)
+	for _, ref := range refs {
+		if err := a.stopOne(ctx, ref, stop); err != nil {
+			return err
+		}
+	}
+	return a.did("stopped", refs)
+}
+
+// stopOne stops a feature. One that is not live is as it should be.
+func (a *app) stopOne(ctx context.Context, ref string, stop runner.StopOptions) error {
+	err := a.serve(ctx, ref, func(s service) error { return s.Stop(ctx, []string{ref}, stop) })
+	if errors.Is(err, &runner.Error{Code: runner.CodeNotLive}) {
+		return nil
+	}
+	return err
 }
 
 // stopAll stops what the background supervisor holds, and it with them, whatever version it is; then what other processes
@@ -75,13 +87,10 @@ func (a *app) stopAll(ctx context.Context, stop runner.StopOptions) error {
 		return err
 	}
 	for _, f := range live {
-		if err := a.serve(ctx, f.ID, func(s service) error { return s.Stop(ctx, []string{f.ID}, stop) }); err != nil {
+		if err := a.stopOne(ctx, f.ID, stop); err != nil {
 			return err
 		}
 		stopped = append(stopped, f.ID)
 	}
-	if !a.json {
-		return nil
-	}
-	return a.printJSON(map[string][]string{"stopped": append([]string{}, stopped...)})
+	return a.did("stopped", append([]string{}, stopped...))
 }
