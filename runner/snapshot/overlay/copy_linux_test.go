@@ -229,7 +229,7 @@ func TestCopyPause(t *testing.T) {
 		best = min(best, s.Pause)
 	}
 	t.Logf("%d files, 100 changed: paused for %v", files, best)
-	if best > 60*time.Millisecond {
+	if long() && best > 60*time.Millisecond { // a figure for a machine that has nothing else to do
 		t.Errorf("paused for %v", best)
 	}
 }
