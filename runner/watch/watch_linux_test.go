@@ -224,6 +224,7 @@ func TestOverflow(t *testing.T) {
 	l := &loop{o: o, w: &Watcher{}, pending: map[place]Event{}, changed: map[place]bool{}, tick: stopped(), every: stopped()}
 	must(t, l.open(dir, ""))
 	defer l.close()
+	l.look()
 	must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o755)) // nobody listens
 	write(t, filepath.Join(dir, "a/b/c"), "x")
 	l.hear(nil)
@@ -279,11 +280,11 @@ func TestManyDirectories(t *testing.T) {
 	write(t, filepath.Join(dir, "3/7/file"), "x")
 	until(t, w, "added 3/7/file")
 	few := begin(t, Options{Upper: dir, MaxWatches: 100, Every: time.Second})
+	write(t, filepath.Join(dir, "4/8/file"), "x")
+	until(t, few, "added 4/8/file")
 	if few.Mode() != ModeScan {
 		t.Errorf("mode %s with %d directories and 100 watches", few.Mode(), dirs)
 	}
-	write(t, filepath.Join(dir, "4/8/file"), "x")
-	until(t, few, "added 4/8/file")
 }
 
 // TestNoGrowth: what is gone is forgotten.
@@ -294,6 +295,7 @@ func TestNoGrowth(t *testing.T) {
 	l := &loop{o: o, w: &Watcher{}, pending: map[place]Event{}, changed: map[place]bool{}, tick: stopped(), every: stopped()}
 	must(t, l.open(dir, ""))
 	defer l.close()
+	l.look()
 	settle := func() {
 		for quietly := false; !quietly; {
 			select {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -70,7 +69,8 @@ type loop struct {
 	o     Options
 	w     *Watcher
 	scans bool
-	ino   *inotify // nil when scanning
+	idle  bool     // no inotify yet: it comes with the first look, because giving it up takes the kernel up to 20 ms
+	ino   *inotify // nil when scanning or idle
 	roots []*root
 
 	dirty   map[*node]map[string]bool // names to be looked at
@@ -124,12 +124,7 @@ func writesAreSeen() bool {
 // open begins with what is in the uppers now.
 func (l *loop) open(upper, home string) error {
 	l.dirty = map[*node]map[string]bool{}
-	if !l.scans {
-		var err error
-		if l.ino, err = newInotify(l.o.MaxWatches); err != nil {
-			l.scan() // no instance left
-		}
-	}
+	l.idle = !l.scans && l.ino == nil
 	for _, r := range []struct{ stack, path string }{{"workspace", upper}, {"home", home}} {
 		if r.path == "" {
 			continue
@@ -142,7 +137,7 @@ func (l *loop) open(upper, home string) error {
 		l.enter(root.top, quiet)
 	}
 	l.w.scans.Store(l.scans)
-	if l.scans {
+	if l.scans || l.idle {
 		l.arm()
 	}
 	return nil
@@ -163,6 +158,21 @@ func (l *loop) close() {
 	if l.ino != nil {
 		l.ino.close()
 		l.ino = nil
+	}
+	l.leave()
+}
+
+// leave forgets the uppers. An instance with few watches is kept for the next ones.
+func (l *loop) leave() {
+	const few = 1000
+	switch {
+	case l.ino != nil && len(l.ino.dirs) > few:
+		l.ino.close()
+		l.ino = nil
+	case l.ino != nil:
+		for _, n := range l.ino.dirs {
+			l.ino.remove(n)
+		}
 	}
 	for _, r := range l.roots {
 		_ = unix.Close(r.fd) // O_PATH
@@ -218,11 +228,11 @@ func (l *loop) arm() {
 // look finds out what has changed.
 func (l *loop) look() {
 	l.armed, l.ready = false, true
-	if l.scans {
+	if l.idle {
+		l.wake()
+	} else if l.scans {
 		begin := time.Now()
-		for _, r := range l.roots {
-			l.enter(r.top, again)
-		}
+		l.all()
 		l.armed = true // and again: a twentieth of a processor is enough, but nobody shall wait longer than for a checkpoint
 		l.tick.Reset(max(l.o.Debounce, min(20*time.Since(begin), l.o.Every)))
 	} else {
@@ -234,6 +244,23 @@ func (l *loop) look() {
 	}
 	if len(l.changed) >= l.o.Files {
 		l.isDue()
+	}
+}
+
+// wake begins with inotify, and finds what has changed before.
+func (l *loop) wake() {
+	l.idle = false
+	var err error
+	if l.ino, err = newInotify(l.o.MaxWatches); err != nil {
+		l.scan() // no instance left
+	}
+	l.all()
+}
+
+// all looks at everything.
+func (l *loop) all() {
+	for _, r := range l.roots {
+		l.enter(r.top, again)
 	}
 }
 
@@ -255,8 +282,13 @@ func (l *loop) settle() {
 }
 
 func (l *loop) reset(a ask) error {
-	l.drain()
-	l.look()
+	if l.idle {
+		l.all()
+		l.ready = true
+	} else {
+		l.drain()
+		l.look()
+	}
 	l.settle()
 	select {
 	case <-l.w.due: // taken in
@@ -266,7 +298,7 @@ func (l *loop) reset(a ask) error {
 	if same && l.still() {
 		return nil
 	}
-	l.close()
+	l.leave()
 	l.scans = !writesAreSeen() // the new ones may be small enough
 	l.tick.Stop()
 	l.armed = false
@@ -279,116 +311,4 @@ func (l *loop) still() bool {
 		var a, b unix.Stat_t
 		return unix.Stat(r.path, &a) != nil || unix.Fstat(r.fd, &b) != nil || a.Ino != b.Ino || a.Dev != b.Dev
 	})
-}
-
-// record notes an event. A later one of the same path replaces it; what came and went was nothing.
-func (l *loop) record(n *node, kind string) {
-	p := place{n.root.stack, n.path()}
-	before, told := l.pending[p]
-	switch {
-	case told && before.Kind == Added && kind == Deleted:
-		delete(l.pending, p)
-		delete(l.changed, p)
-		return
-	case told && before.Kind == Added:
-		kind = Added
-	case told && before.Kind == Deleted && kind == Added, told && before.Kind == Modified && kind == Mode:
-		kind = Modified
-	}
-	if told || len(l.pending) < maxPending {
-		e := Event{At: time.Now(), Path: p.path, Kind: kind, Size: n.seen.size, Stack: p.stack}
-		if kind == Deleted {
-			e.Size = 0
-		}
-		l.pending[p] = e
-	}
-	if len(l.changed) == 0 {
-		l.every.Reset(l.o.Every)
-	}
-	if len(l.changed) < l.o.Files {
-		l.changed[p] = true
-	}
-}
-
-// batch takes what is to be told.
-func (l *loop) batch() []Event {
-	l.ready = false
-	if len(l.pending) == 0 {
-		return nil
-	}
-	out := make([]Event, 0, len(l.pending))
-	for _, e := range l.pending {
-		out = append(out, e)
-	}
-	l.pending = map[place]Event{}
-	slices.SortFunc(out, func(a, b Event) int {
-		return -strings.Compare(a.Stack, b.Stack)*2 + strings.Compare(a.Path, b.Path) // the workspace first
-	})
-	return out
-}
-
-// hear takes in what inotify said.
-func (l *loop) hear(buf []byte) {
-	if buf == nil { // the kernel's queue was full
-		for _, r := range l.roots {
-			l.enter(r.top, again)
-		}
-		l.arm()
-		return
-	}
-	ino := l.ino
-	eachEvent(buf, func(wd int, mask uint32, name string) {
-		if l.ino != ino { // given up meanwhile
-			return
-		}
-		n := ino.dirs[wd]
-		switch {
-		case mask&unix.IN_IGNORED != 0:
-			delete(ino.dirs, wd)
-			if n != nil && n.parent != nil { // deleted, and perhaps made anew with the same number
-				n.wd = -1
-				l.mark(n.parent, n.name)
-			}
-		case n == nil || name == "": // gone already, or the directory itself: its own parent tells
-		default:
-			l.mark(n, name)
-			if mask&unix.IN_ISDIR != 0 && mask&(unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_MOVED_FROM|unix.IN_DELETE) != 0 {
-				l.visitAll(n, map[string]bool{name: true}) // now: what is made in it is to be seen
-			}
-		}
-	})
-}
-
-// drain takes in all that has happened so far: a watch that is taken off at once is an event that comes after them.
-func (l *loop) drain() {
-	if l.ino == nil {
-		return
-	}
-	last, err := unix.InotifyAddWatch(l.ino.fd, "/", unix.IN_DELETE_SELF|unix.IN_ONLYDIR)
-	if err != nil {
-		return // the last moments may be missed
-	}
-	_, _ = unix.InotifyRmWatch(l.ino.fd, uint32(last))
-	late := time.NewTimer(time.Second)
-	defer late.Stop()
-	for done := false; !done && l.ino != nil; {
-		select {
-		case buf := <-l.ino.heard:
-			done = buf == nil // lost, and so looked for
-			eachEvent(buf, func(wd int, _ uint32, _ string) { done = done || wd == last })
-			l.hear(buf)
-		case <-late.C:
-			return
-		}
-	}
-}
-
-func (l *loop) mark(dir *node, name string) {
-	names := l.dirty[dir]
-	if names == nil {
-		names = map[string]bool{}
-		l.dirty[dir] = names
-	}
-	names[name] = true
-	l.arm()
 }
