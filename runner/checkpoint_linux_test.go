@@ -522,6 +522,12 @@ func TestCopy(t *testing.T) {
 			t.Errorf("%s: %q %v", name, got, err)
 		}
 	}
+	if err := b.Copy(t.Context(), runner.CopyPath{Ref: "f", Path: "d/out"}, runner.CopyPath{Path: to}); err != nil {
+		t.Fatal(err)
+	}
+	if link, err := os.Readlink(filepath.Join(to, "out")); err != nil || link != "/etc" {
+		t.Error(link, err)
+	}
 	if err := b.Copy(t.Context(), runner.CopyPath{Path: to + "/new"}, runner.CopyPath{Ref: "f", Path: "back"}); err != nil {
 		t.Fatal(err)
 	}
@@ -627,5 +633,122 @@ func TestRetention(t *testing.T) {
 	exports, err := os.ReadDir(filepath.Join(b.state, "features", list[0].FeatureID, "exports"))
 	if err != nil || len(exports) != 3 {
 		t.Fatalf("%v %v", exports, err)
+	}
+}
+
+// Promoting moves the other live features of the workspace onto what it takes away; one that holds it prevents that.
+func TestPromoteBesideOthers(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	detach(t, b, "other")
+	run(t, b, steps(b, "f", "echo new > file"))
+	ended := holding(t, b, "other", "echo up; exec sleep 60")
+	_, err := b.Promote(t.Context(), "f", runner.PromoteOptions{})
+	if e := wantError(t, err, runner.CodeHeld, runner.ExitRefused); !strings.Contains(e.Cause, "other") || !strings.Contains(e.Cause, "cwd") {
+		t.Errorf("%s names nobody", e.Cause)
+	}
+	if got := b.read(t, "file"); got != "old\n" {
+		t.Fatalf("%q", got)
+	}
+	if err := b.Kill(t.Context(), "other", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	away := holding(t, b, "other", "cd /; echo up; exec sleep 60")
+	if _, err := b.Promote(t.Context(), "f", runner.PromoteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.read(t, "file"); got != "new\n" {
+		t.Fatalf("%q", got)
+	}
+	var out bytes.Buffer
+	r := steps(b, "", "cat file")
+	r.Stdout = &out
+	if _, err := b.Exec(t.Context(), "other", r); err != nil || out.String() != "old\n" {
+		t.Fatalf("the other feature sees %q: %v", out.String(), err)
+	}
+	if err := b.Kill(t.Context(), "other", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-away
+	// Past the promote the old state is still there, exactly.
+	if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: "start"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, out, errs := run(t, b, steps(b, "f", "cat file")); out != "old\n" {
+		t.Fatalf("%q %s", out, errs)
+	}
+}
+
+func TestPromoteStopsHolders(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	detach(t, b, "other")
+	run(t, b, steps(b, "f", "echo new > file"))
+	ended := holding(t, b, "other", "echo up; exec sleep 60")
+	if _, err := b.Promote(t.Context(), "f", runner.PromoteOptions{Stop: true}); err != nil {
+		t.Fatal(err)
+	}
+	if res := <-ended; res.Verdict == runner.VerdictOK {
+		t.Fatalf("%+v", res)
+	}
+}
+
+func TestDiskVerdicts(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	for name, test := range map[string]struct{ script, limit string }{
+		"bytes":  {"dd if=/dev/zero of=big bs=64k 2>&1 | tail -1; test $(stat -c %s big) -lt 30000000 && dd if=/dev/zero of=more bs=64k count=1", "disk"},
+		"inodes": {"i=0; while touch f$i; do i=$((i+1)); done; exit 1", "inodes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := *loadProfile(t, map[string][]string{"disk": {"20m"}, "inodes": {"500"}})
+			r := steps(b, "", test.script)
+			r.Profile = &p
+			res, out, errs := run(t, b, r)
+			if res.Verdict != runner.VerdictDisk || res.Limit == nil || res.Limit.Name != test.limit || !strings.Contains(errs+out, "No space left") {
+				t.Fatalf("%s %+v %s %s", res.Verdict, res.Limit, out, errs)
+			}
+			if res.Disk == nil || res.Disk.Limit != 20<<20 {
+				t.Errorf("%+v", res.Disk)
+			}
+			// A full feature is sealed and rolled back all the same.
+			if list, err := b.Checkpoints(t.Context(), res.Feature); err != nil || len(list) != 2 {
+				t.Fatalf("%+v %v", list, err)
+			}
+			if _, err := b.Rollback(t.Context(), res.Feature, runner.RollbackOptions{To: "start"}); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Remove(t.Context(), []string{res.Feature}, true); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestPause(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	detach(t, b, "f")
+	ended := holding(t, b, "f", "echo up; while [ ! -e stop ]; do sleep 0.01; done")
+	if err := b.Pause(t.Context(), "f"); err != nil {
+		t.Fatal(err)
+	}
+	if f, err := b.Feature(t.Context(), "f"); err != nil || f.State != runner.StatePaused {
+		t.Fatalf("%+v %v", f, err)
+	}
+	if _, err := b.Checkpoint(t.Context(), "f", runner.CheckpointOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Unpause(t.Context(), "f"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Exec(t.Context(), "f", steps(b, "", "touch stop")); err != nil {
+		t.Fatal(err)
+	}
+	if res := <-ended; res.Verdict != runner.VerdictOK {
+		t.Fatalf("%+v", res)
+	}
+	if err := b.Pause(t.Context(), "f"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Stop(t.Context(), []string{"f"}, runner.StopOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }

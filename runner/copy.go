@@ -110,6 +110,9 @@ func (x *session) unpackTo(ctx context.Context, at, rest, to string) error {
 		done <- errors.Join(err, w.CloseWithError(err))
 	}()
 	n, err := unpack(root, tar.NewReader(r), rest)
+	if err == nil {
+		_, err = io.Copy(io.Discard, r) // it may have found early what was asked for
+	}
 	_ = r.CloseWithError(err)
 	if sent := <-done; err == nil {
 		err = sent
@@ -135,6 +138,9 @@ func unpack(root *os.Root, archive *tar.Reader, dir string) (n int, err error) {
 			rest, ok := strings.CutPrefix(name, dir+"/")
 			if name == dir && h.Typeflag == tar.TypeDir {
 				n++
+			}
+			if name == dir && h.Typeflag == tar.TypeSymlink { // the link itself, in the place of the directory made for it
+				return 1, errors.Join(os.Remove(root.Name()), os.Symlink(h.Linkname, root.Name()))
 			}
 			if !ok {
 				continue

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -126,6 +128,21 @@ func typedByKind(err error) *Error {
 	}
 	if e, ok := errors.AsType[*quota.UnavailableError](err); ok {
 		return refuse(CodeUnsupported, e.Remedy, "%v", e)
+	}
+	if e, ok := errors.AsType[*disk.RoomError](err); ok {
+		return refuse(CodeDisk, cmp.Or(e.Remedy, "ask for less with --disk, or free space with `caisson gc` and `caisson rm`"), "%v", e)
+	}
+	if e, ok := errors.AsType[*quota.LimitError](err); ok {
+		return refuse(CodeConfiguration, "", "%v", e)
+	}
+	if errors.Is(err, snapshot.ErrCheckpoint) {
+		return refuse(CodeNotFound, "caisson checkpoint ls", "%v", err)
+	}
+	if e, ok := errors.AsType[*isolation.HeldError](err); ok {
+		return refuse(CodeHeld, "end them, or stop the feature", "%v", e)
+	}
+	if errors.Is(err, disk.ErrDamaged) || errors.Is(err, snapshot.ErrUnusableLayers) {
+		return refuse(CodeDamaged, "caisson doctor --repair", "%v", err)
 	}
 	if e, ok := errors.AsType[*snapshot.WorkspaceError](err); ok {
 		return refuse(CodeWorkspace, e.Remedy, "%v", e)

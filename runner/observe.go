@@ -16,15 +16,20 @@ func (t *task) full() *steps.LimitHit {
 		return nil
 	}
 	u, err := t.unit.Usage()
-	if err != nil || !u.Full() {
+	if err != nil || !u.Full() && !noInodes(u) {
 		return nil
 	}
 	return hitOf(u)
 }
 
+// noInodes reports whether less than 1 % of the inodes is left: a unit keeps its limit to a few.
+func noInodes(u disk.Usage) bool {
+	return u.InodeLimit > 0 && u.Inodes > u.InodeLimit-max(2, u.InodeLimit/100)
+}
+
 // hitOf says which limit of a disk was met.
 func hitOf(u disk.Usage) *steps.LimitHit {
-	if u.InodeLimit > 0 && u.Inodes >= u.InodeLimit {
+	if noInodes(u) {
 		return &steps.LimitHit{Name: "inodes", Limit: u.InodeLimit.String() + " inodes", Peak: u.Inodes.String(), Hint: "raise it with --inodes, or limits.inodes in a profile"}
 	}
 	return &steps.LimitHit{Name: "disk", Limit: u.Limit.String(), Peak: u.Used.String(), Hint: "raise it with --disk, or limits.disk in a profile"}

@@ -49,6 +49,8 @@ func (t *task) prepare(ctx context.Context) (err error) {
 	defer t.isReady()
 	if t.owner {
 		err = t.bringUp(ctx)
+	} else {
+		err = t.joinUp(ctx)
 	}
 	if err != nil {
 		return err
@@ -56,6 +58,16 @@ func (t *task) prepare(ctx context.Context) (err error) {
 	t.steps.Sandbox, t.steps.Group = t.live.Sandbox(), t.group
 	t.enter(t)
 	return nil
+}
+
+// joinUp makes sure that the session which the task joined still lives, and takes it back to where a resumed task goes on.
+func (t *task) joinUp(ctx context.Context) error {
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	if t.live == nil {
+		return refuse(CodeNotLive, "try again", "the feature %s has just ended", t.feature.Name)
+	}
+	return t.rewind(ctx)
 }
 
 // bringUp makes what a session consists of, at the same time where it can.

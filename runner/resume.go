@@ -100,6 +100,7 @@ func (s *Supervisor) resume(ctx context.Context, ref string, o *ResumeOptions) (
 		t.cancel(nil)
 		return nil, errors.Join(err, t.release())
 	}
+	s.remember(t)
 	return t, nil
 }
 
@@ -186,13 +187,15 @@ func (t *task) again(ctx context.Context) error {
 }
 
 // rewind puts the layers of a resumed task back to where its first step begins; what is there is sealed first. The
-// feature is not live yet.
+// feature is not live yet, unless the task joins a session.
 func (t *task) rewind(ctx context.Context) error {
 	if t.resumed == nil {
 		return nil
 	}
-	if err := renewMachineID(t.dir, t.s.opt.NewID()); err != nil {
-		return err
+	if t.live == nil { // a sandbox that lives stays the machine that it is
+		if err := renewMachineID(t.dir, t.s.opt.NewID()); err != nil {
+			return err
+		}
 	}
 	if t.skipped || t.first == len(t.req.Steps) {
 		return nil // the state is as the last step left it

@@ -109,6 +109,9 @@ func (x *session) makeWay(ctx context.Context, keep bool, r *RollbackResult) err
 		return nil
 	}
 	r.Stopped = holders
+	if err := x.live.Unpause(ctx); err != nil { // what stands still does not end
+		return err
+	}
 	x.changing.Unlock() // the tasks seal what they leave
 	defer x.changing.Lock()
 	return x.cancel(ctx, nil, errRolledBack)
@@ -154,11 +157,16 @@ func (x *session) rewound(ctx context.Context, reset snapshot.ResetOptions, o Ro
 		}
 		r.Undo = c
 	}
-	report, err := x.reset(ctx, reset, o.Keep)
+	err := x.evenFull(func() error {
+		report, err := x.reset(ctx, reset, o.Keep)
+		if err == nil {
+			r.Report = *report
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	r.Report = *report
 	return x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "rollback", To: reset.To, Cause: strings.Join(reset.Paths, " ")})
 }
 

@@ -48,12 +48,14 @@ func (s *Supervisor) begin(ctx context.Context, r *Request) (*task, error) {
 		t.cancel(nil)
 		return nil, errors.Join(err, t.release())
 	}
+	s.remember(t)
 	return t, nil
 }
 
 // life is the rest of a task's: each line is a method of that name.
 func (t *task) life() (*Result, error) {
 	defer t.cancel(nil)
+	defer t.s.forget(t) // who asks now finds its end in the journal
 	defer close(t.ended)
 	unforward := t.forward()
 	var err error
@@ -108,6 +110,7 @@ type task struct {
 
 	rooting errgroup.Group // of the root file system
 
+	moving      sync.Mutex   // state, pending, saved
 	stepping    atomic.Int32 // the step that runs, 1-based
 	interrupted atomic.Bool  // SIGINT or SIGTERM was passed on
 	progress    sync.Mutex
@@ -123,8 +126,10 @@ func (t *task) to(ctx context.Context, next State, cause string, step *StepMove)
 
 // record writes down what is pending, in one transaction.
 func (t *task) record(ctx context.Context) error {
+	t.moving.Lock()
 	moves, saved := t.pending, t.saved
 	t.pending, t.saved = nil, nil
+	defer t.moving.Unlock()
 	if saved == nil {
 		return t.s.opt.Journal.Move(ctx, moves...)
 	}
@@ -138,6 +143,12 @@ func (t *task) record(ctx context.Context) error {
 // plan moves the task on without recording it before the next transition: where a crash between the two would leave
 // nothing else than one after both.
 func (t *task) plan(next State, cause string, step *StepMove) {
+	t.moving.Lock()
+	defer t.moving.Unlock()
+	if t.state == StatePaused { // it ended all the same
+		t.pending = append(t.pending, Move{TaskID: t.res.TaskID, From: StatePaused, To: StateRunning, Cause: "it has ended"})
+		t.state = StateRunning
+	}
 	if t.done != nil && step != nil {
 		t.pending = append(t.pending, Move{TaskID: t.res.TaskID, From: t.state, To: t.state, Step: t.done})
 		t.done = nil
@@ -151,6 +162,21 @@ func (t *task) plan(next State, cause string, step *StepMove) {
 	t.pending = append(t.pending, Move{TaskID: t.res.TaskID, From: t.state, To: next, Cause: cause, Step: step})
 	t.state = next
 	t.tell(n, "")
+}
+
+// pause records that a task's command stands still, or that it goes on.
+func (t *task) pause(ctx context.Context, on bool) error {
+	t.moving.Lock()
+	defer t.moving.Unlock()
+	from, to := StateRunning, StatePaused
+	if !on {
+		from, to = to, from
+	}
+	if t.state != from || len(t.pending) > 0 {
+		return nil // it is between two states
+	}
+	t.state = to
+	return t.s.opt.Journal.Move(ctx, Move{TaskID: t.res.TaskID, From: from, To: to})
 }
 
 // tell tells the caller where the task stands.
@@ -315,7 +341,11 @@ func (t *task) finish(ctx context.Context, err error) error {
 	if t.owner && t.live == nil {
 		err = errors.Join(err, t.removing.Wait())
 	}
+	limit, watched := errors.AsType[*steps.LimitError](cancelled)
 	switch {
+	case watched && errors.Is(err, cancelled):
+		t.fail(limit.Verdict, string(limit.Verdict), limit.Cause, limit.Hit.Hint)
+		t.res.Limit, err = &limit.Hit, nil
 	case errors.Is(err, errInterrupted), err != nil && cancelled != nil && errors.Is(err, cancelled):
 		t.fail(VerdictCancelled, string(VerdictCancelled), err.Error(), "")
 		err = nil

@@ -124,36 +124,60 @@ func (s *Supervisor) Wait(ctx context.Context, ref string) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if x := s.session(t.FeatureID); x != nil {
-		for _, run := range x.running() {
-			if run.res.TaskID == t.ID {
-				return run.wait(ctx)
+	for !t.State.Ended() {
+		if run := s.task(t.ID); run != nil {
+			return run.wait(ctx)
+		}
+		if s.session(t.FeatureID) == nil {
+			if err := s.waitForOther(ctx, t.FeatureID); err != nil {
+				return nil, err
 			}
+		} // else it has just ended here
+		if t, err = s.opt.Journal.Task(ctx, t.ID); err != nil {
+			return nil, explain(err, "task", ref)
 		}
-	}
-	if !t.State.Ended() {
-		// Another process has it, or had: its end is when its lock can be taken.
-		l, err := flock.Acquire(ctx, lockFile(s.featureDir(t.FeatureID)))
-		if err != nil {
-			return nil, typed(stateFailure(err), "waiting for the task "+t.ID)
-		}
-		if err := l.Release(); err != nil {
-			return nil, err
-		}
-		if _, l, err = s.hold(ctx, t.FeatureID, flock.Exclusive); err == nil { // and settled
-			err = l.Release()
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	if t, err = s.opt.Journal.Task(ctx, t.ID); err != nil {
-		return nil, explain(err, "task", ref)
 	}
 	if r := result(&t); r != nil {
 		return r, nil
 	}
 	return nil, &Error{Code: CodeInternal, Cause: "the result of the task " + t.ID + " cannot be read", Exit: ExitInternal}
+}
+
+// waitForOther waits until no other process works on a feature, and finishes what a dead one left.
+func (s *Supervisor) waitForOther(ctx context.Context, id string) error {
+	l, err := flock.Acquire(ctx, lockFile(s.featureDir(id)))
+	if err != nil {
+		return typed(stateFailure(err), "waiting for another process")
+	}
+	if err := l.Release(); err != nil {
+		return err
+	}
+	if _, l, err = s.hold(ctx, id, flock.Exclusive); err != nil {
+		if CodeOf(err) == CodeBusy {
+			return nil // somebody else was faster: look again
+		}
+		return err
+	}
+	return l.Release()
+}
+
+// remember makes a task known until its end.
+func (s *Supervisor) remember(t *task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tasks[t.res.TaskID] = t
+}
+
+func (s *Supervisor) forget(t *task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.tasks, t.res.TaskID)
+}
+
+func (s *Supervisor) task(id string) *task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.tasks[id]
 }
 
 // taskOf finds a task by its id, or the newest of a feature.
@@ -194,6 +218,9 @@ func (s *Supervisor) Stop(ctx context.Context, features []string, o StopOptions)
 
 // shutDown asks what runs to end, ends it, seals the last state, and lets the feature go.
 func (x *session) shutDown(ctx context.Context, o StopOptions) error {
+	if err := x.pause(ctx, false); err != nil { // what stands still does not end
+		return err
+	}
 	x.terminate(ctx, o.Grace)
 	tasks := x.running()
 	if err := x.cancel(ctx, nil, errStopped); err != nil {
@@ -296,6 +323,11 @@ func (x *session) pause(ctx context.Context, on bool) (err error) {
 	}
 	if err != nil {
 		return err
+	}
+	for _, t := range x.running() {
+		if err := t.pause(ctx, on); err != nil {
+			return err
+		}
 	}
 	return x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: event})
 }

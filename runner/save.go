@@ -30,12 +30,8 @@ func (x *session) seal(ctx context.Context, c *Checkpoint) error {
 		return err
 	}
 	start := time.Now()
-	sealed, err := x.sealLayers(ctx, c.ID, text)
-	if full(err) && x.unit != nil { // what is kept back for this
-		_ = x.unit.Reserve(true)
-		sealed, err = x.sealLayers(ctx, c.ID, text)
-		_ = x.unit.Reserve(false)
-	}
+	var sealed snapshot.Sealed
+	err = x.evenFull(func() (err error) { sealed, err = x.sealLayers(ctx, c.ID, text); return err })
 	if err != nil {
 		return fmt.Errorf("sealing the state: %w", err)
 	}
@@ -47,6 +43,18 @@ func (x *session) seal(ctx context.Context, c *Checkpoint) error {
 	}
 	x.fill(c, &sealed.Record)
 	return nil
+}
+
+// evenFull does what has to be possible on a full disk too: for that something is kept back.
+func (x *session) evenFull(do func() error) error {
+	err := do()
+	if !full(err) || x.unit == nil {
+		return err
+	}
+	_ = x.unit.Reserve(true)
+	err = do()
+	_ = x.unit.Reserve(false) // what of it fits
+	return err
 }
 
 func (x *session) sealLayers(ctx context.Context, id string, meta json.RawMessage) (snapshot.Sealed, error) {

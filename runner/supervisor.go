@@ -74,6 +74,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session // that live, by feature
+	tasks    map[string]*task    // that have not ended, by id
 	timings  []Timing            // to be recorded
 	found    GCReport            // what New cleaned up
 }
@@ -108,7 +109,7 @@ func open(ctx context.Context, o Options) (*Supervisor, error) {
 	if err != nil {
 		return nil, stateFailure(err)
 	}
-	s := &Supervisor{opt: o, state: state, dir: state, sessions: map[string]*session{}}
+	s := &Supervisor{opt: o, state: state, dir: state, sessions: map[string]*session{}, tasks: map[string]*task{}}
 	if err := s.makeDirs(); err != nil {
 		return nil, stateFailure(err)
 	}

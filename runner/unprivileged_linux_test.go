@@ -84,4 +84,9 @@ func TestUnprivileged(t *testing.T) {
 	if err != nil || info.Sys().(*syscall.Stat_t).Uid != ordinary {
 		t.Fatal("promoted with another owner", err)
 	}
+	// Nothing enforces the disk's limit here: who goes over it is killed, and the verdict says so.
+	out, err = act("unprivileged", "sh", "-c", "for i in 1 2 3; do dd if=/dev/zero of=big$i bs=64k count=480 2>/dev/null; done; sleep 60")
+	if err == nil || !strings.Contains(out, "disk: the feature's disk is full: the limit is 50m") {
+		t.Fatalf("%v %s", err, out)
+	}
 }
