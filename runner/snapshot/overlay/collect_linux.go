@@ -81,8 +81,7 @@ func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 			return err
 		}
 		book.Step("renamed layer")
-		l.sizes.Delete(n)
-		l.contents.Delete(n)
+		l.forget(n)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
@@ -198,10 +199,14 @@ func (l *layers) realias(from, to string) error {
 	return nil
 }
 
+// maxSums is how many sums of files are remembered for a feature. One takes about 250 bytes.
+const maxSums = 1 << 15
+
 // contents remembers the sums of the files of one sealed layer: they never change, but a layer that was tampered with shows.
 type contents struct {
-	mu   sync.Mutex
-	sums map[string]content
+	total *atomic.Int64 // of all the feature's layers
+	mu    sync.Mutex
+	sums  map[string]content
 }
 
 type content struct {
@@ -217,9 +222,27 @@ func (c *contents) Get(path string, s tree.Seen) ([32]byte, bool) {
 }
 
 func (c *contents) Put(path string, s tree.Seen, sum [32]byte) {
+	if c.total.Add(1) > maxSums {
+		c.total.Add(-1)
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if _, known := c.sums[path]; known {
+		c.total.Add(-1)
+	}
 	c.sums[path] = content{s, sum}
+}
+
+// forget frees what is remembered of a layer that goes.
+func (l *layers) forget(n int) {
+	l.sizes.Delete(n)
+	if c, known := l.contents.LoadAndDelete(n); known {
+		c := c.(*contents)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		l.summed.Add(-int64(len(c.sums)))
+	}
 }
 
 // sums returns the cache of a view's sealed layers.
@@ -231,7 +254,7 @@ func (l *layers) sums(v *tree.View) func(root int) tree.Sums {
 		if r.Base || r.Feature != l.feature || r.Layer == current || r.Layer == 0 {
 			return nil
 		}
-		c, _ := l.contents.LoadOrStore(r.Layer, &contents{sums: map[string]content{}})
+		c, _ := l.contents.LoadOrStore(r.Layer, &contents{total: &l.summed, sums: map[string]content{}})
 		return c.(*contents)
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
@@ -55,6 +56,7 @@ type layers struct {
 	reading  sync.RWMutex // held for reading while a view is open: its layers stay
 	sizes    sync.Map     // layer number → usage, of sealed layers
 	contents sync.Map     // layer number → *contents, likewise
+	summed   atomic.Int64 // how many sums are in contents
 
 	foreignMu sync.Mutex
 	foreign   map[string]string // feature → directory

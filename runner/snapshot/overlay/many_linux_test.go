@@ -49,6 +49,8 @@ func TestMany(t *testing.T) {
 			must(t, x.l.Sync(context.Background()))
 			_, err := x.l.Squash(context.Background(), false)
 			must(t, err)
+			_, err = x.l.Index(context.Background(), fmt.Sprintf("c%d", i))
+			must(t, err)
 		}
 	}
 	if now := count(t, "/proc/self/fd"); now > fds+3 { // the runtime's own
