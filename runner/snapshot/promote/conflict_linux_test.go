@@ -209,3 +209,42 @@ func leftovers(ws string) (left []string) {
 	}
 	return left
 }
+
+// TestConflictsOfLayers: with sealed layers below the upper, what was renamed from them is the feature's own, and what
+// was renamed from the workspace still is not.
+func TestConflictsOfLayers(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, then func(m string) error
+		others      func(ws string) error
+		want        []string
+	}{
+		"own file renamed": {editIn("dir/own"), func(m string) error { return os.Rename(m+"/dir/own", m+"/dir/renamed") },
+			editIn("dir/other"), nil},
+		"own directory renamed": {func(m string) error { return steps(os.Mkdir(m+"/own", 0o755), write(m+"/own/f", "f")) },
+			func(m string) error { return os.Rename(m+"/own", m+"/renamed") }, editIn("other"), nil},
+		"base file renamed twice": {func(m string) error { return os.Rename(m+"/edit", m+"/once") },
+			func(m string) error { return os.Rename(m+"/once", m+"/twice") }, editIn("other"), nil},
+		"base directory renamed twice": {func(m string) error { return os.Rename(m+"/dir", m+"/once") },
+			func(m string) error { return os.Rename(m+"/once", m+"/twice") }, editIn("other"), nil},
+		"edited in a lower layer, by others, too": {editIn("edit"), editIn("keep"), editAs("edit", "theirs"), []string{"edit"}},
+		"directory renamed below, removed by others": {func(m string) error { return os.Rename(m+"/dir", m+"/once") }, editIn("keep"),
+			removeIn("dir"), []string{"once"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, project(t))
+			b.sandbox(c.first)
+			must(t, b.w.seal())
+			b.sandbox(c.then)
+			must(t, c.others(b.ws))
+			list, err := b.w.conflicts(t.Context(), b.change())
+			must(t, err)
+			var got []string
+			for _, x := range list {
+				got = append(got, x.Path)
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("conflicts %v, want %v; change:\n%s", list, c.want, summary(b.change()))
+			}
+		})
+	}
+}

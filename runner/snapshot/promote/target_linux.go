@@ -48,6 +48,9 @@ func Apply(ctx context.Context, t Target, c *tree.Change, moving func(ctx contex
 	if !c.Of(t.Old, t.New) {
 		return nil, tree.ErrStaleChange
 	}
+	if t.LockFile == "" && t.Bases == nil {
+		return nil, fs.ErrInvalid
+	}
 	if t.LockFile == "" {
 		t.LockFile = filepath.Join(t.Bases.dir, basesLock)
 	}

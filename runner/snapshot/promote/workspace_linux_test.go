@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -271,13 +270,6 @@ func recovers(dir string) error {
 		return errors.Join(err, fs.ErrInvalid)
 	}
 	return w.renew()
-}
-
-// discard removes a feature.
-func (w *workspace) discard(t testing.TB) {
-	t.Helper()
-	must(t, recovers(w.dir))
-	must(t, tree.Remove(context.Background(), w.dir))
 }
 
 // open opens a file of what the sandbox sees.

@@ -23,7 +23,7 @@ const (
 // Errors of Read.
 var (
 	ErrDamaged = errors.New("the journal is damaged")
-	ErrVersion = errors.New("the journal is of a newer version")
+	ErrVersion = errors.New("the journal is of another version")
 )
 
 // Version is what Plan.Version says.

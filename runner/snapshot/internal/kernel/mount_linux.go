@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"sync"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,11 +46,9 @@ func Show(at string, s Stack, f func() error) error {
 
 // Mount mounts a stack with the engine's options.
 func Mount(at string, s Stack) error {
-	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("fsopen: %w", err)
+	if len(s.Lower) == 1 && s.Upper == "" {
+		return errors.New("overlayfs shows no single layer")
 	}
-	defer unix.Close(fd)
 	options := [][2]string{{"index", "off"}, {"metacopy", "off"}, {"xino", "auto"}}
 	if s.UserXattr {
 		options = append(options, [2]string{"userxattr"})
@@ -60,12 +58,64 @@ func Mount(at string, s Stack) error {
 	if s.Upper != "" {
 		options = append(options, [2]string{"volatile"})
 	}
-	layers, closeAll, err := open(s)
-	defer closeAll()
+	l, err := open(s)
+	defer l.close()
 	if err != nil {
 		return err
 	}
-	for _, o := range append(options, layers...) {
+	if Before(6, 8) { // then lowerdir+ is not known, and one option holds no more than 255 bytes
+		return l.classic(at, options)
+	}
+	return l.mount(at, options)
+}
+
+// layers are a stack's directories, open.
+type layers struct {
+	lower       []string
+	upper, work string
+	fds         []int
+}
+
+// open names the layers by descriptor, as the engine does.
+func open(s Stack) (l *layers, err error) {
+	l = &layers{}
+	name := func(path string) string {
+		fd, e := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if e != nil {
+			err = errors.Join(err, &os.PathError{Op: "open", Path: path, Err: e})
+			return "/"
+		}
+		l.fds = append(l.fds, fd)
+		return fmt.Sprintf("/proc/self/fd/%d", fd)
+	}
+	for _, path := range s.Lower {
+		l.lower = append(l.lower, name(path))
+	}
+	if s.Upper != "" {
+		l.upper, l.work = name(s.Upper), name(s.Work)
+	}
+	return l, err
+}
+
+func (l *layers) close() {
+	for _, fd := range l.fds {
+		unix.Close(fd)
+	}
+}
+
+func (l *layers) mount(at string, options [][2]string) error {
+	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fsopen: %w", err)
+	}
+	defer unix.Close(fd)
+	for _, path := range l.lower {
+		options = append(options, [2]string{"lowerdir+", path})
+	}
+	if l.upper != "" {
+		options = append(options, [2]string{"upperdir", l.upper}, [2]string{"workdir", l.work})
+	}
+	for _, o := range options {
 		if o[1] == "" {
 			err = unix.FsconfigSetFlag(fd, o[0])
 		} else {
@@ -86,47 +136,29 @@ func Mount(at string, s Stack) error {
 	return unix.MoveMount(mnt, "", unix.AT_FDCWD, at, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// open names the layers by descriptor, as the engine does.
-func open(s Stack) (options [][2]string, closeAll func(), err error) {
-	var fds []int
-	closeAll = func() {
-		for _, fd := range fds {
-			unix.Close(fd)
+// classic is mount(2), whose options fit into a page.
+func (l *layers) classic(at string, options [][2]string) error {
+	data := "lowerdir=" + strings.Join(l.lower, ":")
+	if l.upper != "" {
+		data += ",upperdir=" + l.upper + ",workdir=" + l.work
+	}
+	for _, o := range options {
+		if data += "," + o[0]; o[1] != "" {
+			data += "=" + o[1]
 		}
 	}
-	name := func(path string) string {
-		fd, e := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if e != nil {
-			err = errors.Join(err, &os.PathError{Op: "open", Path: path, Err: e})
-			return "/"
-		}
-		fds = append(fds, fd)
-		return fmt.Sprintf("/proc/self/fd/%d", fd)
-	}
-	if len(s.Lower) == 1 && s.Upper == "" {
-		return nil, closeAll, errors.New("overlayfs shows no single layer")
-	}
-	joined := ""
-	for _, l := range s.Lower {
-		path := name(l)
-		options = append(options, [2]string{"lowerdir+", path})
-		joined += ":" + path
-	}
-	if !perLayer() {
-		options = [][2]string{{"lowerdir", joined[1:]}}
-	}
-	if s.Upper != "" {
-		options = append(options, [2]string{"upperdir", name(s.Upper)}, [2]string{"workdir", name(s.Work)})
-	}
-	return options, closeAll, err
+	return unix.Mount("overlay", at, "overlay", 0, data)
 }
 
-// perLayer reports a kernel that knows lowerdir+ (6.8 for the legacy filesystem context of overlayfs).
-var perLayer = sync.OnceValue(func() bool {
-	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
+// Before reports a kernel that is older than a version.
+func Before(major, minor int) bool {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
 		return false
 	}
-	defer unix.Close(fd)
-	return unix.FsconfigSetString(fd, "lowerdir+", "/") == nil
-})
+	var a, b int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &a, &b); err != nil {
+		return false
+	}
+	return a < major || a == major && b < minor
+}

@@ -26,6 +26,7 @@ type Writer struct {
 	at, first beneath.Cursor
 	data      beneath.Copier
 	links     map[linkKey]string // → where the file's first copy is
+	white     string             // where a whiteout is; "" if there is none yet
 	dirs      []pending
 }
 
@@ -105,6 +106,9 @@ func (w *Writer) Forget(ctx context.Context, path string) error {
 			delete(w.links, key)
 		}
 	}
+	if below(w.white) {
+		w.white = ""
+	}
 	w.dirs = slices.DeleteFunc(w.dirs, func(d pending) bool { return below(d.path) })
 	parent, name := beneath.Split(path)
 	for _, c := range []*beneath.Cursor{&w.at, &w.first} {
@@ -136,11 +140,23 @@ func (w *Writer) Exists(path string) (exists, dir bool, err error) {
 	return true, beneath.IsDir(&st), nil
 }
 
-// Whiteout hides a name of the layers below.
+// Whiteout hides a name of the layers below. Whiteouts are links of one inode, as overlayfs itself makes them: they
+// would use up a quota otherwise.
 func (w *Writer) Whiteout(path string) error {
 	dir, name, err := w.at.Parent(path)
 	if err == nil {
-		err = unix.Mknodat(dir, name, unix.S_IFCHR, 0)
+		err = unix.ENOENT
+		if w.white != "" {
+			var from int
+			var base string
+			if from, base, err = w.first.Parent(w.white); err == nil {
+				err = unix.Linkat(from, base, dir, name, 0)
+			}
+		}
+		if err != nil { // there is none yet, or it has as many links as the filesystem allows
+			w.white = path
+			err = unix.Mknodat(dir, name, unix.S_IFCHR, 0)
+		}
 	}
 	if err != nil {
 		return w.Root.Fail("whiteout", path, err)
