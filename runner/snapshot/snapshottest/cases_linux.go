@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -385,71 +383,4 @@ func readOnly(w *world) {
 	w.is(err, fs.ErrNotExist, "nothing")
 	_, err = w.h.Create(w.createOptions(f.id))
 	w.is(err, fs.ErrExist, "the same again")
-}
-
-// plantedLink: while a path is now a directory and now a link out of the sandbox, the host never follows it.
-func plantedLink(w *world) {
-	outside := filepath.Join(w.dir, "outside")
-	must(w, os.Mkdir(outside, 0o755))
-	must(w, os.WriteFile(outside+"/victim", []byte("untouched"), 0o644))
-	w.file("d/victim", "inside")
-	f := w.create()
-	f.write("d/victim", "changed")
-	f.write("d/more", "more")
-	id := f.seal().ID
-	must(w, os.Mkdir(f.m.Workspace+"/real", 0o755))
-	f.write("real/victim", "real")
-	must(w, os.Symlink(outside, f.m.Workspace+"/link"))
-	before, err := list(outside)
-	must(w, err)
-	dir, stop := f.m.Workspace, make(chan struct{})
-	done := make(chan int)
-	go func() {
-		n := 0
-		for {
-			select {
-			case <-stop:
-				done <- n
-				return
-			default:
-				_ = unix.Renameat2(unix.AT_FDCWD, dir+"/real", unix.AT_FDCWD, dir+"/link", unix.RENAME_EXCHANGE)
-				_ = unix.Renameat2(unix.AT_FDCWD, dir+"/d", unix.AT_FDCWD, dir+"/link", unix.RENAME_EXCHANGE)
-				n++
-			}
-		}
-	}()
-	ctx := w.Context()
-	for i := range 20 {
-		// Errors are fine, following is not.
-		if c, err := f.l.Change(ctx, snapshot.Base, snapshot.Current); err == nil {
-			_ = f.l.WriteDiff(ctx, c, &bytes.Buffer{}, snapshot.DiffOptions{})
-		}
-		if r, err := f.l.OpenFile(snapshot.Current, "link/victim"); err == nil {
-			data := make([]byte, 32)
-			n, _ := r.Read(data)
-			r.Close()
-			if string(data[:n]) == "untouched" {
-				w.Error("read through the link")
-			}
-		}
-		_, _ = f.l.Seal(ctx, snapshot.SealOptions{ID: w.next("live"), Live: &snapshot.Live{
-			Pause: func(context.Context) (snapshot.Paused, error) {
-				return snapshot.Paused{Resume: func() error { return nil }}, nil
-			},
-		}})
-		if i%5 == 4 {
-			_, _ = f.l.Reset(ctx, snapshot.ResetOptions{To: id, Paths: []string{"**"}})
-		}
-	}
-	close(stop)
-	if n := <-done; n < 100 {
-		w.Logf("only %d exchanges", n)
-	}
-	after, err := list(outside)
-	must(w, err)
-	if d := before.differ(after, exact); d != "" {
-		w.Fatalf("something outside changed:\n%s", d)
-	}
-	f.reset(id)
-	f.want("d/victim", "changed")
 }

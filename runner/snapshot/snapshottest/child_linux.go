@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest/internal/plain"
 )
 
 // childTB stands in for a test in a process that is none: what fails ends the process with a message.
@@ -35,7 +37,7 @@ func (childTB) Fatalf(format string, args ...any) {
 // worker is the child's side of Kill.
 type worker struct {
 	*feature
-	*gen
+	*plain.Gen
 	points map[string]string
 	prefix string
 	n      int
@@ -59,7 +61,7 @@ func child(h Harness) error {
 	}
 	k := &worker{
 		feature: &feature{world: w, id: "f1", l: l}, points: p.Points, prefix: fmt.Sprintf("k%d-", p.Seed),
-		gen: &gen{Rand: rand.New(rand.NewPCG(13, p.Seed)), root: os.Geteuid() == 0},
+		Gen: &plain.Gen{Rand: rand.New(rand.NewPCG(13, p.Seed)), Root: os.Geteuid() == 0},
 	}
 	if k.points == nil {
 		k.points = map[string]string{}
@@ -68,12 +70,12 @@ func child(h Harness) error {
 	for {
 		k.tell(report{Op: "work"})
 		for range 1 + k.IntN(6) {
-			k.look(k.m.Workspace + "/")
+			k.Look(k.m.Workspace + "/")
 			root := k.m.Workspace
 			if k.IntN(5) == 0 {
 				root = k.m.Home
 			}
-			_ = (&site{root: root}).run(k.action())
+			_ = (&plain.Site{Root: root}).Run(k.Action())
 		}
 		works[k.IntN(len(works))](k)
 	}
@@ -90,9 +92,9 @@ func (k *worker) tell(r report) {
 
 // begin says what is about to happen to a state that will be as it is, or as after.
 func (k *worker) begin(op, id, after string) report {
-	base, err := list(k.ws)
+	base, err := plain.List(k.ws)
 	must(k, err)
-	r := report{Op: op, ID: id, Before: k.view().digest(exact), After: after, Base: view{base, listing{}}.digest(exact)}
+	r := report{Op: op, ID: id, Before: k.view().digest(plain.Exact), After: after, Base: view{base, plain.Listing{}}.digest(plain.Exact)}
 	if after == "" {
 		r.After = r.Before
 	}
@@ -172,9 +174,9 @@ func (k *worker) collect() {
 func (k *worker) promote() {
 	r := k.begin("promote", "", "")
 	c := k.change(snapshot.Base, snapshot.Current)
-	base, err := list(k.ws)
+	base, err := plain.List(k.ws)
 	must(k, err)
-	r.Wanted = view{base.apply(c, k.view()[0]), listing{}}.digest(promoted)
+	r.Wanted = view{applied(base, c, k.view()[0]), plain.Listing{}}.digest(plain.Promoted)
 	k.unmount()
 	k.tell(r)
 	_, err = k.l.Promote(k.Context(), c, snapshot.PromoteOptions{LockDir: k.dir})

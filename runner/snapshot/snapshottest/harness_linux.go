@@ -10,6 +10,8 @@ import (
 
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest/internal/plain"
 )
 
 // Harness is a driver under test.
@@ -183,7 +185,7 @@ func (f *feature) view() view {
 // wantView fails unless everything shows exactly as it did.
 func (f *feature) wantView(want view, what string) {
 	f.Helper()
-	if d := want.differ(f.view(), exact); d != "" {
+	if d := want.differ(f.view(), plain.Exact); d != "" {
 		f.Fatalf("%s: %s\n%s", f.id, what, d)
 	}
 }

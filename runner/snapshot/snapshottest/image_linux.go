@@ -14,6 +14,8 @@ import (
 
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest/internal/plain"
 )
 
 // image is how a filesystem is made in a file.
@@ -178,7 +180,7 @@ func (f *feature) tight(room, unit int64, one string, do func(f *feature, one, i
 		return true
 	}
 	f.wantView(before, fmt.Sprintf("after %v with room for %d", err, room))
-	if d := base.differ(f.base(), exact); d != "" {
+	if d := base.Differ(f.base(), plain.Exact); d != "" {
 		f.Fatalf("with room for %d, the workspace changed:\n%s", room, d)
 	}
 	if now := f.l.Info().Head; now != head {
@@ -190,9 +192,9 @@ func (f *feature) tight(room, unit int64, one string, do func(f *feature, one, i
 	return false
 }
 
-func (f *feature) base() listing {
+func (f *feature) base() plain.Listing {
 	f.Helper()
-	l, err := list(f.ws)
+	l, err := plain.List(f.ws)
 	must(f, err)
 	return l
 }

@@ -3,8 +3,6 @@ package snapshottest
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/caisson-dev/caisson/runner/snapshot"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest/internal/plain"
 )
 
 const childVariable = "CAISSON_SNAPSHOTTEST_CHILD"
@@ -66,15 +64,15 @@ type report struct {
 }
 
 // Kill has children work on a feature and kills each with SIGKILL at a random moment of a seal, rollback, squash,
-// collection or promote. Whatever the moment: the state is the old one or the new one, every checkpoint is exact, and
+// collection or promote. Whatever the moment: the state is the old one or the new one, every checkpoint is plain.Exact, and
 // nothing is left that nobody needs.
 func Kill(t *testing.T, h Harness, kills int) {
 	w := newWorld(t, h)
 	k := &killer{world: w, Rand: rand.New(rand.NewPCG(11, uint64(kills))), points: map[string]string{}, hit: map[string]int{}}
-	g := &gen{Rand: k.Rand, root: os.Geteuid() == 0}
+	g := &plain.Gen{Rand: k.Rand, Root: os.Geteuid() == 0}
 	for range 60 {
-		g.look(w.ws)
-		_ = (&site{root: w.ws}).run(g.action())
+		g.Look(w.ws)
+		_ = (&plain.Site{Root: w.ws}).Run(g.Action())
 	}
 	f := w.create()
 	k.id = f.id
@@ -196,8 +194,8 @@ func (k *killer) check(what string, last report) {
 func (k *killer) checkCurrent(what string, last report, f *feature) {
 	k.Helper()
 	v := f.view()
-	now, was := v.digest(exact), k.baseDigest(exact)
-	if last.Base != "" && was != last.Base && (last.Op != "promote" || k.baseDigest(promoted) != last.Wanted) {
+	now, was := v.digest(plain.Exact), k.baseDigest(plain.Exact)
+	if last.Base != "" && was != last.Base && (last.Op != "promote" || k.baseDigest(plain.Promoted) != last.Wanted) {
 		k.Fatalf("%s: the workspace is neither what it was nor what was promoted", what)
 	}
 	if last.Op == "work" || last.Op == "ready" || last.Before == "" {
@@ -206,20 +204,20 @@ func (k *killer) checkCurrent(what string, last report, f *feature) {
 	switch {
 	case now == last.Before && was == last.Base:
 	case now == last.After && last.Op != "promote":
-	case last.Op == "promote" && view{v[0], listing{}}.digest(promoted) == last.Wanted:
+	case last.Op == "promote" && view{v[0], plain.Listing{}}.digest(plain.Promoted) == last.Wanted:
 	default:
-		base, err := list(k.ws)
+		base, err := plain.List(k.ws)
 		must(k, err)
 		k.Fatalf("%s: the current state is neither the old nor the new one. Head %q; the workspace and what shows:\n%s", what,
-			f.l.Info().Head, base.differ(v[0], exact))
+			f.l.Info().Head, base.Differ(v[0], plain.Exact))
 	}
 }
 
-func (k *killer) baseDigest(how compared) string {
+func (k *killer) baseDigest(how plain.Compared) string {
 	k.Helper()
-	l, err := list(k.ws)
+	l, err := plain.List(k.ws)
 	must(k, err)
-	return view{l, listing{}}.digest(how)
+	return view{l, plain.Listing{}}.digest(how)
 }
 
 func (k *killer) digestAt(l snapshot.Layers, id string) string {
@@ -230,7 +228,7 @@ func (k *killer) digestAt(l snapshot.Layers, id string) string {
 	defer m.Close()
 	v, err := listPair(m.Workspace, m.Home)
 	must(k, err)
-	return v.digest(exact)
+	return v.digest(plain.Exact)
 }
 
 // checkLeft wants nothing in the feature's directory but what is needed.
@@ -260,19 +258,4 @@ func (k *killer) checkLeft(what string, l snapshot.Layers) {
 		}
 		return nil
 	}))
-}
-
-// digest sums a view up.
-func (v view) digest(how compared) string {
-	h := sha256.New()
-	for _, l := range v {
-		for _, path := range slices.Sorted(maps.Keys(l)) {
-			n := l[path]
-			if how == promoted && n.mode&unix.S_IFMT == unix.S_IFSOCK {
-				continue
-			}
-			fmt.Fprintf(h, "%q %v\n", path, n.reduce(how))
-		}
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }

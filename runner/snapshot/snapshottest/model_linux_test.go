@@ -10,6 +10,8 @@ import (
 
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest/internal/plain"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -26,21 +28,21 @@ func modelRun(t *testing.T, seed uint64) {
 	dir, err := os.MkdirTemp("", "caisson-model")
 	must(t, err)
 	t.Cleanup(func() { must(t, snapshot.Remove(context.Background(), dir)) })
-	g := &gen{Rand: rand.New(rand.NewPCG(7, seed)), root: os.Geteuid() == 0}
+	g := &plain.Gen{Rand: rand.New(rand.NewPCG(7, seed)), Root: os.Geteuid() == 0}
 	must(t, os.MkdirAll(dir+"/ws", 0o755))
 	for range 80 {
-		g.look(dir + "/ws")
-		_ = (&site{root: dir + "/ws"}).run(g.action())
+		g.Look(dir + "/ws")
+		_ = (&plain.Site{Root: dir + "/ws"}).Run(g.Action())
 	}
-	m := &model{root: dir + "/model", links: true}
-	defer m.release()
+	m := &plain.Model{Root: dir + "/model", Links: true}
+	defer m.Release()
 	lower, mounted := []snapshot.Layer{{Path: dir + "/ws", Base: true}}, (*Mounted)(nil)
 	var log []string
 	for round := range 8 {
 		upper := fmt.Sprintf("%s/%d", dir, round)
 		must(t, os.MkdirAll(upper+"/w", 0o755))
 		must(t, os.Mkdir(upper+"/ww", 0o755))
-		must(t, cloneMetaOf(lower[0].Path, upper+"/w"))
+		must(t, plain.CloneMetaOf(lower[0].Path, upper+"/w"))
 		if mounted != nil {
 			mounted.Close()
 		}
@@ -48,25 +50,25 @@ func modelRun(t *testing.T, seed uint64) {
 		defer mounted.Close()
 		if round == 0 {
 			must(t, os.MkdirAll(dir+"/home", 0o755))
-			must(t, m.replace(mounted.Workspace, dir+"/home"))
+			must(t, m.Replace(mounted.Workspace, dir+"/home"))
 		} else {
-			must(t, m.mounted())
+			must(t, m.Mounted())
 		}
 		for i := range 120 {
-			g.look(m.tree(0))
-			a := g.action()
-			log = append(log, fmt.Sprintf("%q", a.text))
-			if err := m.apply(mounted.Workspace, 0, a); err != nil {
+			g.Look(m.Tree(0))
+			a := g.Action()
+			log = append(log, fmt.Sprintf("%q", a.Text))
+			if err := m.Apply(mounted.Workspace, 0, a); err != nil {
 				t.Fatalf("%v\n%s", err, strings.Join(log[max(0, len(log)-30):], "\n"))
 			}
 			if i%20 != 19 {
 				continue
 			}
-			want, err := list(m.tree(0))
+			want, err := plain.List(m.Tree(0))
 			must(t, err)
-			got, err := list(mounted.Workspace)
+			got, err := plain.List(mounted.Workspace)
 			must(t, err)
-			if d := want.differ(got, modelled); d != "" {
+			if d := want.Differ(got, plain.Modelled); d != "" {
 				t.Fatalf("round %d:\n%s\n%s", round, d, strings.Join(log[max(0, len(log)-30):], "\n"))
 			}
 		}

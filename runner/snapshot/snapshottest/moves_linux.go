@@ -2,7 +2,6 @@ package snapshottest
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -13,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
-	"github.com/caisson-dev/caisson/runner/snapshot/tree"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest/internal/plain"
 )
 
 // sealPoint makes a checkpoint, of a state that others may hold or not.
@@ -37,7 +37,7 @@ func (p *player) sealPoint(live bool) *point {
 	}
 	if s.Rotated {
 		p.mount()
-		must(p, p.model.mounted())
+		must(p, p.model.Mounted())
 	}
 	p.wantView(at.view, "after a seal")
 	p.points[o.ID] = at
@@ -64,7 +64,7 @@ func (r *random) rollback(p *player) {
 	p.reset(id)
 	if id == snapshot.Base { // an empty HOME is as old as the feature, which may be a fork
 		home, now := at.view[1]["."], p.view()[1]["."]
-		home.mtime = now.mtime
+		home.Mtime = now.Mtime
 		at.view[1]["."] = home
 	}
 	p.at(at, "after a rollback to "+id)
@@ -75,14 +75,14 @@ func (r *random) rollbackPaths(p *player) {
 	r.Helper()
 	p.sealPoint(false)
 	id, at := p.some()
-	name := names[r.IntN(5)]
+	name := plain.Names[r.IntN(5)]
 	r.logf("%s: rollback of %s to %s", p.id, name, id)
 	before := p.view()
 	_, err := p.l.Reset(r.Context(), snapshot.ResetOptions{To: id, Paths: []string{name, name + "/**"}})
 	must(r, err)
 	p.mount()
 	after := p.view()
-	want := view{listing{}, before[1]}
+	want := view{plain.Listing{}, before[1]}
 	within := func(path string) bool { return path == name || strings.HasPrefix(path, name+"/") }
 	for path, n := range before[0] {
 		if !within(path) {
@@ -95,19 +95,19 @@ func (r *random) rollbackPaths(p *player) {
 		}
 	}
 	// Links between what is taken and what stays cannot be had, and the root changes with what it holds.
-	for _, l := range []listing{want[0], after[0]} {
+	for _, l := range []plain.Listing{want[0], after[0]} {
 		for path, n := range l {
-			n.group = ""
+			n.Group = ""
 			if path == "." {
-				n.mtime = unix.Timespec{}
+				n.Mtime = unix.Timespec{}
 			}
 			l[path] = n
 		}
 	}
-	if d := want.differ(after, exact); d != "" {
+	if d := want.differ(after, plain.Exact); d != "" {
 		r.Fatalf("%s: after a rollback of %q to %s:\n%s", p.id, name, id, d)
 	}
-	must(r, p.model.replace(p.m.Workspace, p.m.Home))
+	must(r, p.model.Replace(p.m.Workspace, p.m.Home))
 }
 
 func (r *random) forkPoint(p *player) {
@@ -120,8 +120,8 @@ func (r *random) forkPoint(p *player) {
 	must(r, err)
 	r.logf("%s: forked from %s at %s", f.id, p.id, id)
 	q := &player{feature: f, r: r, points: map[string]*point{}, bases: maps.Clone(p.bases)}
-	q.model = &model{root: filepath.Join(r.dir, "model", f.id), links: r.h.LinksBreak}
-	r.Cleanup(q.model.release)
+	q.model = &plain.Model{Root: filepath.Join(r.dir, "model", f.id), Links: r.h.LinksBreak}
+	r.Cleanup(q.model.Release)
 	q.at(p.points[id], "after a fork of "+id)
 	if len(r.players) >= 3 { // the oldest that is not at work stays on disk, for those that began from it
 		r.players[1].close()
@@ -141,7 +141,7 @@ func (r *random) promote(p *player) {
 	for _, q := range r.players[1:] {
 		before[q] = q.view()
 	}
-	old, err := list(r.ws)
+	old, err := plain.List(r.ws)
 	must(r, err)
 	c := p.change(snapshot.Base, snapshot.Current)
 	p.unmount()
@@ -157,9 +157,9 @@ func (r *random) promote(p *player) {
 	if errors.As(err, &conflict) {
 		r.logf("%s: %v", p.id, err)
 		r.done["conflict"]++
-		now, err := list(r.ws)
+		now, err := plain.List(r.ws)
 		must(r, err)
-		if d := old.differ(now, exact); d != "" {
+		if d := old.Differ(now, plain.Exact); d != "" {
 			r.Fatalf("%s: a refused promote changed the workspace:\n%s", p.id, d)
 		}
 		p.mount()
@@ -168,16 +168,16 @@ func (r *random) promote(p *player) {
 	}
 	must(r, err)
 	p.mount()
-	now, err := list(r.ws)
+	now, err := plain.List(r.ws)
 	must(r, err)
-	if d := old.apply(c, at.view[0]).differ(now, promoted); d != "" {
+	if d := applied(old, c, at.view[0]).Differ(now, plain.Promoted); d != "" {
 		r.Fatalf("%s: what was promoted and the workspace differ:\n%s", p.id, d)
 	}
 	if r.h.LinksBreak {
 		r.loosen(old)
 	}
 	p.begin()
-	if d := now.differ(p.view()[0], promoted); d != "" {
+	if d := now.Differ(p.view()[0], plain.Promoted); d != "" {
 		r.Fatalf("%s: after a promote, the workspace and what shows differ:\n%s", p.id, d)
 	}
 	for _, q := range r.players[1:] {
@@ -189,11 +189,11 @@ func (r *random) promote(p *player) {
 
 // loosen has older states not compared in the hard links that the workspace had: what a promote took away is no link of
 // what it left.
-func (r *random) loosen(old listing) {
+func (r *random) loosen(old plain.Listing) {
 	for _, p := range r.players {
 		for _, at := range append(slices.Collect(maps.Values(p.points)), slices.Collect(maps.Values(p.bases))...) {
 			for path, n := range old {
-				if n.group != "" {
+				if n.Group != "" {
 					at.loose = append(at.loose, path)
 				}
 			}
@@ -208,13 +208,13 @@ func (at *point) compared(v view) view {
 	}
 	groups := map[string]bool{}
 	for _, path := range at.loose {
-		groups[at.view[0][path].group] = true
+		groups[at.view[0][path].Group] = true
 	}
 	out := maps.Clone(v[0])
 	for path, n := range at.view[0] {
-		if n.group != "" && groups[n.group] {
+		if n.Group != "" && groups[n.Group] {
 			m, ok := out[path]
-			if m.group = ""; ok {
+			if m.Group = ""; ok {
 				out[path] = m
 			}
 		}
@@ -303,7 +303,7 @@ func (r *random) changeOf(p *player) {
 }
 
 // wantKinds compares two states by the driver, twice.
-func (p *player) wantKinds(from, to string, a, b listing) {
+func (p *player) wantKinds(from, to string, a, b plain.Listing) {
 	p.Helper()
 	want := kinds(a, b)
 	links := joined(a, b, want)
@@ -328,56 +328,6 @@ func (p *player) wantKinds(from, to string, a, b listing) {
 	if again := p.change(from, to); again.Digest != c.Digest {
 		p.Fatalf("%s: change from %s to %s has two digests", p.id, from, to)
 	}
-}
-
-// kinds says what a change from a to b has to hold.
-func kinds(a, b listing) map[string]snapshot.Kind {
-	out := map[string]snapshot.Kind{}
-	for path, o := range a {
-		n, ok := b[path]
-		if !ok {
-			out[path] = snapshot.Deleted
-			continue
-		}
-		isLink := n.mode&unix.S_IFMT == unix.S_IFLNK
-		switch {
-		case n.mode&unix.S_IFMT != o.mode&unix.S_IFMT:
-			out[path] = snapshot.TypeOnly
-		case n.link != o.link:
-			out[path] = snapshot.LinkOnly
-		case n.sum != o.sum, n.xattrs != o.xattrs, n.rdev != o.rdev:
-			out[path] = snapshot.Modified
-		case n.mode != o.mode && !isLink:
-			out[path] = snapshot.ModeOnly
-		}
-	}
-	for path := range b {
-		if _, ok := a[path]; !ok {
-			out[path] = snapshot.Added
-		}
-	}
-	return out
-}
-
-// joined lists files that are as before but have become hard links of each other: all but the first of a group. A change
-// has them if both names lie in what was compared, which going back to an older layer they may not.
-func joined(a, b listing, out map[string]snapshot.Kind) map[string]bool {
-	links := map[string]bool{}
-	object := func(path string) string { return cmp.Or(a[path].group, path) }
-	standing := map[string]string{}
-	for _, path := range slices.SortedFunc(maps.Keys(b), tree.ComparePaths) {
-		group := b[path].group
-		if _, changed := out[path]; changed || group == "" {
-			continue
-		}
-		first, ok := standing[group]
-		if !ok {
-			standing[group] = path
-		} else if object(first) != object(path) {
-			links[path] = true
-		}
-	}
-	return links
 }
 
 // export writes a checkpoint as an archive, makes another of it and compares the two.
@@ -406,8 +356,8 @@ func (r *random) export(p *player) {
 	before := p.sealPoint(false)
 	p.reset(copied)
 	want := maps.Clone(p.points[id].view[0])
-	maps.DeleteFunc(want, func(_ string, n node) bool { return n.mode&unix.S_IFMT == unix.S_IFSOCK })
-	if d := want.differ(p.view()[0], imported); d != "" {
+	maps.DeleteFunc(want, func(_ string, n plain.Node) bool { return n.Mode&unix.S_IFMT == unix.S_IFSOCK })
+	if d := want.Differ(p.view()[0], plain.Imported); d != "" {
 		r.Fatalf("%s: after an export and import of %s:\n%s", p.id, id, d)
 	}
 	p.reset(p.order[len(p.order)-1])

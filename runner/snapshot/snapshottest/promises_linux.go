@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest/internal/plain"
 )
 
 func index(w *world) {
@@ -75,7 +77,7 @@ func at(w *world) {
 	defer m.Close()
 	now, err := listPair(m.Workspace, m.Home)
 	must(w, err)
-	if d := v.differ(now, exact); d != "" {
+	if d := v.differ(now, plain.Exact); d != "" {
 		w.Errorf("the checkpoint's own mount:\n%s", d)
 	}
 	for where, want := range map[string]string{one: "one", snapshot.Current: "two", snapshot.Base: ""} {
@@ -133,13 +135,13 @@ func archives(w *world) {
 	must(w, os.WriteFile(f.m.Home+"/h", []byte("home"), 0o600))
 	id, v := f.seal().ID, f.view()
 	ctx := w.Context()
-	var plain, packed, homeTar bytes.Buffer
-	digest, err := f.l.Export(ctx, id, &plain, snapshot.ExportOptions{})
+	var tarred, packed, homeTar bytes.Buffer
+	digest, err := f.l.Export(ctx, id, &tarred, snapshot.ExportOptions{})
 	must(w, err)
 	again, err := f.l.Export(ctx, id, &packed, snapshot.ExportOptions{Zstd: true})
 	must(w, err)
-	if digest != again || packed.Len() >= plain.Len() || !strings.HasPrefix(digest, "sha256:") {
-		w.Errorf("%s of %d bytes, %s of %d", digest, plain.Len(), again, packed.Len())
+	if digest != again || packed.Len() >= tarred.Len() || !strings.HasPrefix(digest, "sha256:") {
+		w.Errorf("%s of %d bytes, %s of %d", digest, tarred.Len(), again, packed.Len())
 	}
 	_, err = f.l.Export(ctx, id, &homeTar, snapshot.ExportOptions{Home: true})
 	must(w, err)
@@ -152,20 +154,20 @@ func archives(w *world) {
 	}
 	g.want("link", "")
 	g.reset("imported")
-	if d := v[0].differ(g.view()[0], exact); d != "" {
+	if d := v[0].Differ(g.view()[0], plain.Exact); d != "" {
 		w.Errorf("imported:\n%s", d)
 	}
 	for name, data := range map[string][]byte{
-		"cut": plain.Bytes()[:plain.Len()/2], "empty": nil, "no archive": []byte(strings.Repeat("nothing", 500)),
+		"cut": tarred.Bytes()[:tarred.Len()/2], "empty": nil, "no archive": []byte(strings.Repeat("nothing", 500)),
 	} {
 		if _, err := g.l.Import(ctx, bytes.NewReader(data), snapshot.ImportOptions{ID: "bad"}); err == nil {
 			w.Errorf("%s: taken", name)
 		}
 	}
-	if _, err := g.l.Import(ctx, bytes.NewReader(plain.Bytes()), snapshot.ImportOptions{ID: "bad", Digest: "sha256:0"}); err == nil {
+	if _, err := g.l.Import(ctx, bytes.NewReader(tarred.Bytes()), snapshot.ImportOptions{ID: "bad", Digest: "sha256:0"}); err == nil {
 		w.Error("another digest: taken")
 	}
-	if _, err := g.l.Import(ctx, bytes.NewReader(plain.Bytes()), snapshot.ImportOptions{ID: "bad", MaxBytes: 100}); err == nil {
+	if _, err := g.l.Import(ctx, bytes.NewReader(tarred.Bytes()), snapshot.ImportOptions{ID: "bad", MaxBytes: 100}); err == nil {
 		w.Error("too large: taken")
 	}
 	_, err = g.l.Change(ctx, snapshot.Base, "bad")
@@ -223,7 +225,7 @@ func cancelled(w *world) {
 		}
 	}
 	f.reopen()
-	if now := f.view(); before.differ(now, exact) != "" {
+	if now := f.view(); before.differ(now, plain.Exact) != "" {
 		f.want("a", "b") // a rollback that was too fast to be cancelled is complete
 	}
 }
@@ -308,154 +310,5 @@ func damagedState(w *world) {
 		} else if errors.Is(err, fs.ErrNotExist) {
 			w.Errorf("%q: %v", bad, err)
 		}
-	}
-}
-
-// editedWorkspace: what others edit under a running feature shows or not, but what the feature wrote stays, and a promote
-// names the conflict.
-func editedWorkspace(w *world) {
-	w.file("mine", "old")
-	w.file("both", "old")
-	f := w.create()
-	f.write("mine", "feature")
-	f.write("both", "feature")
-	w.file("both", "user")
-	w.file("theirs", "user")
-	id := f.seal().ID
-	f.want("both", "feature")
-	c := f.change(snapshot.Base, id)
-	list, err := f.l.Conflicts(w.Context(), c)
-	must(w, err)
-	if len(list) != 1 || list[0].Path != "both" {
-		w.Fatalf("conflicts %+v", list)
-	}
-	_, err = f.l.Promote(w.Context(), c, snapshot.PromoteOptions{LockDir: w.dir})
-	w.is(err, snapshot.ErrConflict, "promote")
-	if data, _ := os.ReadFile(w.ws + "/mine"); string(data) != "old" {
-		w.Fatalf("the workspace holds %q", data)
-	}
-	must(w, os.Rename(w.ws, w.ws+".away"))
-	must(w, os.Mkdir(w.ws, 0o755))
-	if _, err := f.l.Promote(w.Context(), c, snapshot.PromoteOptions{LockDir: w.dir}); err == nil {
-		w.Error("promoted to another directory")
-	}
-	must(w, os.Remove(w.ws))
-	must(w, os.Rename(w.ws+".away", w.ws))
-}
-
-// promote hands over what a feature shows.
-func (f *feature) promote(moving func(ctx context.Context, generation int) error) (*snapshot.PromoteReport, error) {
-	f.Helper()
-	f.seal()
-	c := f.change(snapshot.Base, snapshot.Current)
-	f.unmount()
-	r, err := f.l.Promote(f.Context(), c, snapshot.PromoteOptions{LockDir: f.dir, Moving: moving})
-	f.mount()
-	return r, err
-}
-
-func promoteOne(w *world) {
-	w.file("a", "old")
-	w.file("gone", "old")
-	f := w.create()
-	f.write("a", "new")
-	f.write("d", "new")
-	must(w, os.Remove(f.m.Workspace+"/gone"))
-	r, err := f.promote(nil)
-	must(w, err)
-	if r.Added != 1 || r.Modified != 1 || r.Deleted != 1 {
-		w.Errorf("%+v", r)
-	}
-	now, err := list(w.ws)
-	must(w, err)
-	if len(now) != 3 || f.l.Info().Head != "" {
-		w.Errorf("%d paths, head %q", len(now), f.l.Info().Head)
-	}
-	f.want("a", "new")
-	if c := f.change(snapshot.Base, snapshot.Current); len(c.Entries) != 0 {
-		w.Errorf("%d entries are left", len(c.Entries))
-	}
-	f.write("a", "newer")
-	_, err = f.promote(nil)
-	must(w, err)
-	f.want("a", "newer")
-	f.reopen()
-	f.want("a", "newer")
-}
-
-// promoteTwo: of two features that changed one file, the second is refused; what does not touch is promoted.
-func promoteTwo(w *world) {
-	w.file("a", "old")
-	w.file("b", "old")
-	f, g, h := w.create(), w.create(), w.create()
-	f.write("a", "f")
-	g.write("a", "g")
-	h.write("b", "h")
-	hidden := h.view()
-	moved := 0
-	_, err := f.promote(func(context.Context, int) error {
-		moved++
-		for _, other := range []*feature{g, h} {
-			other.unmount()
-			must(w, other.l.Rebase())
-			other.mount()
-		}
-		return nil
-	})
-	must(w, err)
-	if moved != 1 {
-		w.Errorf("asked %d times to move", moved)
-	}
-	g.want("a", "g")
-	h.wantView(hidden, "a feature beside a promote")
-	_, err = g.promote(nil)
-	w.is(err, snapshot.ErrConflict, "the second promote of a file")
-	_, err = h.promote(nil)
-	must(w, err)
-	for path, want := range map[string]string{"a": "f", "b": "h"} {
-		if data, err := os.ReadFile(w.ws + "/" + path); err != nil || string(data) != want {
-			w.Errorf("%s holds %q, %v", path, data, err)
-		}
-	}
-	refused := errors.New("held")
-	k := w.create()
-	k.write("a", "k")
-	_, err = k.promote(func(context.Context, int) error { return refused })
-	w.is(err, refused, "others who do not move")
-	if data, _ := os.ReadFile(w.ws + "/a"); string(data) != "f" {
-		w.Errorf("after a refused promote: %q", data)
-	}
-	k.want("a", "k")
-}
-
-// rollbackPast: what was sealed before a promote shows as it was, also what the promote took away.
-func rollbackPast(w *world) {
-	w.file("a", "old")
-	w.file("gone", "old")
-	w.file("dir/in", "old")
-	f := w.create()
-	base := f.view()
-	f.write("new", "new")
-	one, v := f.seal().ID, f.view()
-	f.write("a", "new")
-	must(w, os.Remove(f.m.Workspace+"/gone"))
-	must(w, os.RemoveAll(f.m.Workspace+"/dir"))
-	two, v2 := f.seal().ID, f.view()
-	_, err := f.promote(nil)
-	must(w, err)
-	f.reset(one)
-	f.wantView(v, "a checkpoint before the promote")
-	f.reset(two)
-	f.wantView(v2, "the checkpoint that was promoted")
-	f.reset(one)
-	f.reset(snapshot.Base)
-	f.wantView(base, "the base before the promote")
-	f.reopen()
-	g, err := w.fork(f, one)
-	must(w, err)
-	g.wantView(v, "a fork of it")
-	c := g.change(snapshot.Base, one)
-	if len(c.Entries) != 1 || c.Entries[0].Path != "new" {
-		w.Errorf("%+v", c.Entries)
 	}
 }

@@ -8,13 +8,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest/internal/plain"
 )
 
 // Random does ops random operations to features of one workspace, with seals, rollbacks, forks, promotes and everything
 // else a driver can do in between, and compares what shows with a model each time. A seed repeats a run.
 func Random(t *testing.T, h Harness, seed int64, ops int) {
 	w := newWorld(t, h)
-	r := &random{world: w, gen: &gen{Rand: rand.New(rand.NewPCG(7, uint64(seed))), root: os.Geteuid() == 0}, done: map[string]int{}}
+	r := &random{world: w, Gen: &plain.Gen{Rand: rand.New(rand.NewPCG(7, uint64(seed))), Root: os.Geteuid() == 0}, done: map[string]int{}}
 	r.fill()
 	r.players = []*player{r.newPlayer(w.create())}
 	t.Cleanup(func() {
@@ -41,7 +43,7 @@ func Random(t *testing.T, h Harness, seed int64, ops int) {
 // random is one run.
 type random struct {
 	*world
-	*gen
+	*plain.Gen
 	players []*player // the first is at work
 	log     []string
 	done    map[string]int // how often each thing was done
@@ -51,7 +53,7 @@ type random struct {
 type player struct {
 	*feature
 	r      *random
-	model  *model
+	model  *plain.Model
 	bases  map[int]*point // generation → how it began
 	points map[string]*point
 	order  []string // ids, oldest first
@@ -72,18 +74,18 @@ func (r *random) logf(format string, args ...any) {
 
 // fill gives the workspace something to begin with.
 func (r *random) fill() {
-	s := &site{root: r.ws}
+	s := &plain.Site{Root: r.ws}
 	for range 80 {
-		r.look(r.ws)
-		_ = s.run(r.action()) // what fails is part of it
+		r.Look(r.ws)
+		_ = s.Run(r.Action()) // what fails is part of it
 	}
 }
 
 func (r *random) newPlayer(f *feature) *player {
 	r.Helper()
 	p := &player{feature: f, r: r, points: map[string]*point{}, bases: map[int]*point{}}
-	p.model = &model{root: filepath.Join(r.dir, "model", f.id), links: r.h.LinksBreak}
-	r.Cleanup(p.model.release)
+	p.model = &plain.Model{Root: filepath.Join(r.dir, "model", f.id), Links: r.h.LinksBreak}
+	r.Cleanup(p.model.Release)
 	p.begin()
 	return p
 }
@@ -91,7 +93,7 @@ func (r *random) newPlayer(f *feature) *player {
 // begin notes what shows at the beginning of a generation.
 func (p *player) begin() {
 	p.Helper()
-	must(p, p.model.replace(p.m.Workspace, p.m.Home))
+	must(p, p.model.Replace(p.m.Workspace, p.m.Home))
 	p.bases[p.l.Info().Generation] = p.point()
 }
 
@@ -100,16 +102,16 @@ func (p *player) point() *point {
 	p.Helper()
 	at := &point{gen: p.l.Info().Generation, view: p.view(), tree: filepath.Join(p.dir, "points", p.next("p"))}
 	must(p, os.MkdirAll(filepath.Dir(at.tree), 0o700))
-	must(p, cloneTree(p.model.root, at.tree))
+	must(p, plain.CloneTree(p.model.Root, at.tree))
 	return at
 }
 
 // verify compares what shows with the model.
 func (p *player) verify(when string) {
 	p.Helper()
-	want, err := listPair(p.model.tree(0), p.model.tree(1))
+	want, err := listPair(p.model.Tree(0), p.model.Tree(1))
 	must(p, err)
-	if d := want.differ(p.view(), modelled); d != "" {
+	if d := want.differ(p.view(), plain.Modelled); d != "" {
 		p.Fatalf("%s: %s, the model and what shows differ:\n%s", p.id, when, d)
 	}
 }
@@ -118,7 +120,7 @@ func (p *player) verify(when string) {
 func (p *player) wantPoint(at *point, what string) {
 	p.Helper()
 	want := at.compared(at.view)
-	if d := want.differ(at.compared(p.view()), exact); d != "" {
+	if d := want.differ(at.compared(p.view()), plain.Exact); d != "" {
 		p.Fatalf("%s: %s\n%s", p.id, what, d)
 	}
 }
@@ -128,10 +130,10 @@ func (p *player) at(to *point, what string) {
 	p.Helper()
 	p.wantPoint(to, what)
 	if len(to.loose) > 0 {
-		must(p, p.model.replace(p.m.Workspace, p.m.Home))
+		must(p, p.model.Replace(p.m.Workspace, p.m.Home))
 		return
 	}
-	must(p, p.model.replace(to.tree+"/w", to.tree+"/h"))
+	must(p, p.model.Replace(to.tree+"/w", to.tree+"/h"))
 }
 
 // moves are what is done besides operations, with their weights of 1000.
@@ -185,9 +187,9 @@ func (r *random) step() {
 	if r.IntN(5) == 0 {
 		tree, mounted = 1, p.m.Home
 	}
-	r.look(p.model.tree(tree))
-	a := r.action()
-	r.logf("%s: %d: %q", p.id, tree, a.text)
+	r.Look(p.model.Tree(tree))
+	a := r.Action()
+	r.logf("%s: %d: %q", p.id, tree, a.Text)
 	r.done["operation"]++
-	must(r, p.model.apply(mounted, tree, a))
+	must(r, p.model.Apply(mounted, tree, a))
 }

@@ -1,84 +1,80 @@
-package snapshottest
+package plain
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
-// node is everything that can be observed of one path, but for times of access and of change.
-type node struct {
-	mode     uint32 // type and permissions
+// Node is everything that can be observed of one path, but for times of access and of change.
+type Node struct {
+	Mode     uint32 // type and permissions
 	uid, gid uint32
 	size     int64 // of files
-	rdev     uint64
-	mtime    unix.Timespec
-	link     string // target of a symbolic link
-	xattrs   string
-	sum      string // of a file's content
-	group    string // the first path that is the same file, when there are several
+	Rdev     uint64
+	Mtime    unix.Timespec
+	Link     string // target of a symbolic link
+	Xattrs   string
+	Sum      string // of a file's content
+	Group    string // the first path that is the same file, when there are several
 	sparse   bool   // a file with less than half of it allocated
 }
 
-// listing is a tree: relative path → node; "." is the root.
-type listing map[string]node
+// Listing is a tree: relative path → Node; "." is the root.
+type Listing map[string]Node
 
-// view is what a feature shows: the workspace and HOME.
-type view [2]listing
+// Compared says what a comparison leaves out.
+type Compared int
 
-// compared says what a comparison leaves out.
-type compared int
-
+// What a comparison leaves out, from nothing to most.
 const (
-	exact    compared = iota
-	imported          // but for how files are stored
-	modelled          // times that nobody set, and how files are stored
-	promoted          // also sockets, owners, times and links
+	Exact    Compared = iota
+	Imported          // but for how files are stored
+	Modelled          // times that nobody set, and how files are stored
+	Promoted          // also sockets, owners, times and links
 )
 
 // set reports a time that an operation set, and not the clock.
 func set(t unix.Timespec) bool { return t.Sec < 1e9 }
 
-func (n node) reduce(how compared) node {
+// Reduce returns what is compared.
+func (n Node) Reduce(how Compared) Node {
 	switch how {
-	case imported, modelled:
+	case Imported, Modelled:
 		n.sparse = false
-	case promoted:
-		n.sparse, n.group, n.uid, n.gid, n.mtime = false, "", 0, 0, unix.Timespec{}
+	case Promoted:
+		n.sparse, n.Group, n.uid, n.gid, n.Mtime = false, "", 0, 0, unix.Timespec{}
 	}
 	return n
 }
 
-func (n node) equal(o node, how compared) bool {
-	if how == modelled && !set(n.mtime) && !set(o.mtime) {
-		n.mtime = o.mtime
+func (n Node) equal(o Node, how Compared) bool {
+	if how == Modelled && !set(n.Mtime) && !set(o.Mtime) {
+		n.Mtime = o.Mtime
 	}
-	return n.reduce(how) == o.reduce(how)
+	return n.Reduce(how) == o.Reduce(how)
 }
 
-func (n node) String() string {
-	s := fmt.Sprintf("%o %d:%d size %d mtime %d.%09d", n.mode, n.uid, n.gid, n.size, n.mtime.Sec, n.mtime.Nsec)
-	if n.link != "" {
-		s += " -> " + n.link
+func (n Node) String() string {
+	s := fmt.Sprintf("%o %d:%d size %d mtime %d.%09d", n.Mode, n.uid, n.gid, n.size, n.Mtime.Sec, n.Mtime.Nsec)
+	if n.Link != "" {
+		s += " -> " + n.Link
 	}
-	if n.xattrs != "" {
-		s += fmt.Sprintf(" %q", n.xattrs)
+	if n.Xattrs != "" {
+		s += fmt.Sprintf(" %q", n.Xattrs)
 	}
-	if n.sum != "" {
-		s += " " + n.sum[:8]
+	if n.Sum != "" {
+		s += " " + n.Sum[:8]
 	}
-	if n.group != "" {
-		s += " = " + n.group
+	if n.Group != "" {
+		s += " = " + n.Group
 	}
 	if n.sparse {
 		s += " sparse"
@@ -86,23 +82,13 @@ func (n node) String() string {
 	return s
 }
 
-// differ describes how o differs, "" if it does not.
-func (v view) differ(o view, how compared) string {
-	var b strings.Builder
-	for i, name := range []string{"workspace", "home"} {
-		if d := v[i].differ(o[i], how); d != "" {
-			fmt.Fprintf(&b, "%s: - expected, + found\n%s\n", name, d)
-		}
-	}
-	return b.String()
-}
-
-func (l listing) differ(o listing, how compared) string {
+// Differ describes how o differs, "" if it does not.
+func (l Listing) Differ(o Listing, how Compared) string {
 	var out []string
 	for path, n := range l {
 		m, ok := o[path]
 		switch {
-		case ok && n.equal(m, how), how == promoted && n.mode&unix.S_IFMT == unix.S_IFSOCK:
+		case ok && n.equal(m, how), how == Promoted && n.Mode&unix.S_IFMT == unix.S_IFSOCK:
 		case !ok:
 			out = append(out, fmt.Sprintf("%q\n  - %v\n  + nothing", path, n))
 		default:
@@ -110,7 +96,7 @@ func (l listing) differ(o listing, how compared) string {
 		}
 	}
 	for path, m := range o {
-		if _, ok := l[path]; !ok && (how != promoted || m.mode&unix.S_IFMT != unix.S_IFSOCK) {
+		if _, ok := l[path]; !ok && (how != Promoted || m.Mode&unix.S_IFMT != unix.S_IFSOCK) {
 			out = append(out, fmt.Sprintf("%q\n  - nothing\n  + %v", path, m))
 		}
 	}
@@ -121,31 +107,9 @@ func (l listing) differ(o listing, how compared) string {
 	return strings.Join(out, "\n")
 }
 
-// apply is what a workspace holds after a promote of what shows.
-func (l listing) apply(c *snapshot.Change, shows listing) listing {
-	out := maps.Clone(l)
-	for i := range c.Entries {
-		path := c.Entries[i].Path
-		if n, ok := shows[path]; ok {
-			out[path] = n
-		} else {
-			delete(out, path)
-		}
-	}
-	return out
-}
-
-func listPair(workspace, home string) (v view, err error) {
-	if v[0], err = list(workspace); err != nil {
-		return v, err
-	}
-	v[1], err = list(home)
-	return v, err
-}
-
-// list reads a tree that nobody changes.
-func list(root string) (listing, error) {
-	l := listing{}
+// List reads a tree that nobody changes.
+func List(root string) (Listing, error) {
+	l := Listing{}
 	groups := map[[2]uint64][]string{}
 	if err := l.add(root, ".", groups); err != nil {
 		return nil, err
@@ -157,34 +121,34 @@ func list(root string) (listing, error) {
 		slices.Sort(paths)
 		for _, path := range paths {
 			n := l[path]
-			n.group = paths[0]
+			n.Group = paths[0]
 			l[path] = n
 		}
 	}
 	return l, nil
 }
 
-func (l listing) add(root, path string, groups map[[2]uint64][]string) error {
+func (l Listing) add(root, path string, groups map[[2]uint64][]string) error {
 	full := root + "/" + path
 	var st unix.Stat_t
 	if err := unix.Lstat(full, &st); err != nil {
 		return &os.PathError{Op: "lstat", Path: path, Err: err}
 	}
-	n := node{mode: st.Mode, uid: st.Uid, gid: st.Gid, rdev: st.Rdev, mtime: st.Mtim}
+	n := Node{Mode: st.Mode, uid: st.Uid, gid: st.Gid, Rdev: st.Rdev, Mtime: st.Mtim}
 	var err error
-	if n.xattrs, err = userXattrs(full); err != nil {
+	if n.Xattrs, err = userXattrs(full); err != nil {
 		return &os.PathError{Op: "xattr", Path: path, Err: err}
 	}
 	isDir := false
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		isDir, n.rdev = true, 0
+		isDir, n.Rdev = true, 0
 	case unix.S_IFLNK:
-		n.link, err = os.Readlink(full)
+		n.Link, err = os.Readlink(full)
 	case unix.S_IFREG:
 		n.size = st.Size
 		n.sparse = st.Size >= 256<<10 && st.Blocks*512 < st.Size/2
-		n.sum, err = sum(full)
+		n.Sum, err = sum(full)
 	}
 	if err != nil {
 		return err

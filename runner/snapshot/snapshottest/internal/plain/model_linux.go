@@ -1,4 +1,4 @@
-package snapshottest
+package plain
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cloneTree makes dst a copy of src in everything that list sees. dst must not exist.
-func cloneTree(src, dst string) error {
+// CloneTree makes dst a copy of src in everything that list sees. dst must not exist.
+func CloneTree(src, dst string) error {
 	return (&cloner{src: src, dst: dst, links: map[[2]uint64]string{}}).clone(".")
 }
 
@@ -129,24 +129,25 @@ func cloneMeta(from, to string, st *unix.Stat_t) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, to, ts, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// model is the plain directory that everything is done to as well.
-type model struct {
-	root  string // w and h lie below
-	links bool   // hard links break as an overlay's do
+// Model is the plain directory that everything is done to as well.
+type Model struct {
+	Root  string // w and h lie below
+	Links bool   // hard links break as an overlay's do
 
 	// sealed are the files with several names of the layers below, held open so that their numbers stay theirs.
 	sealed map[[2]uint64]int
 }
 
-func (m *model) tree(i int) string { return filepath.Join(m.root, []string{"w", "h"}[i]) }
+// Tree returns the model of the workspace (0) or of HOME (1).
+func (m *Model) Tree(i int) string { return filepath.Join(m.Root, []string{"w", "h"}[i]) }
 
-// mounted notes which hard links lie in lower layers now.
-func (m *model) mounted() error {
-	m.release()
-	if !m.links {
+// Mounted notes which hard links lie in lower layers now.
+func (m *Model) Mounted() error {
+	m.Release()
+	if !m.Links {
 		return nil
 	}
-	return filepath.WalkDir(m.root, func(path string, d os.DirEntry, err error) error {
+	return filepath.WalkDir(m.Root, func(path string, d os.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -164,7 +165,8 @@ func (m *model) mounted() error {
 	})
 }
 
-func (m *model) release() {
+// Release closes what Mounted keeps open.
+func (m *Model) Release() {
 	for _, fd := range m.sealed {
 		unix.Close(fd)
 	}
@@ -172,7 +174,7 @@ func (m *model) release() {
 }
 
 // breakLink makes path a file of its own, as copying it up does, when it is a hard link of a sealed file.
-func (m *model) breakLink(path string) error {
+func (m *Model) breakLink(path string) error {
 	var st, above unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return err
@@ -184,7 +186,7 @@ func (m *model) breakLink(path string) error {
 	if err := unix.Stat(dir, &above); err != nil {
 		return err
 	}
-	tmp := filepath.Join(m.root, "break")
+	tmp := filepath.Join(m.Root, "break")
 	if err := cloneNode(path, tmp, &st); err != nil {
 		return err
 	}
@@ -194,39 +196,39 @@ func (m *model) breakLink(path string) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, dir, []unix.Timespec{above.Atim, above.Mtim}, 0)
 }
 
-// replace makes the model a copy of two trees.
-func (m *model) replace(workspace, home string) error {
-	m.release()
-	if err := os.RemoveAll(m.root); err != nil {
+// Replace makes the model a copy of two trees.
+func (m *Model) Replace(workspace, home string) error {
+	m.Release()
+	if err := os.RemoveAll(m.Root); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(m.root, 0o700); err != nil {
+	if err := os.MkdirAll(m.Root, 0o700); err != nil {
 		return err
 	}
 	for i, src := range []string{workspace, home} {
-		if err := cloneTree(src, m.tree(i)); err != nil {
+		if err := CloneTree(src, m.Tree(i)); err != nil {
 			return err
 		}
 	}
-	return m.mounted()
+	return m.Mounted()
 }
 
-// apply does an action to a mounted tree and to the model, and tells when they answer differently.
-func (m *model) apply(mounted string, i int, a action) error {
-	got := errno((&site{root: mounted}).run(a))
+// Apply does an action to a mounted tree and to the model, and tells when they answer differently.
+func (m *Model) Apply(mounted string, i int, a Action) error {
+	got := errno((&Site{Root: mounted}).Run(a))
 	if got == unix.EXDEV {
 		return nil // a documented difference: the sandbox's program copies then
 	}
 	if got == 0 {
 		for _, path := range a.writes {
-			err := (&site{root: m.tree(i)}).run(action{do: on(path, m.breakLink)})
+			err := (&Site{Root: m.Tree(i)}).Run(Action{do: on(path, m.breakLink)})
 			if err != nil && !errors.Is(err, unix.ENOENT) {
-				return fmt.Errorf("model of %q: %w", a.text, err)
+				return fmt.Errorf("model of %q: %w", a.Text, err)
 			}
 		}
 	}
-	if want := errno((&site{root: m.tree(i)}).run(a)); got != want {
-		return fmt.Errorf("%q: %v, and a plain directory says %v", a.text, got, want)
+	if want := errno((&Site{Root: m.Tree(i)}).Run(a)); got != want {
+		return fmt.Errorf("%q: %v, and a plain directory says %v", a.Text, got, want)
 	}
 	return nil
 }
@@ -245,8 +247,8 @@ func errno(err error) unix.Errno {
 	return e
 }
 
-// cloneMetaOf gives a directory another's attributes.
-func cloneMetaOf(from, to string) error {
+// CloneMetaOf gives a directory another's attributes.
+func CloneMetaOf(from, to string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(from, &st); err != nil {
 		return err
