@@ -18,13 +18,10 @@ import (
 )
 
 // modules are what the tests need and Debian's kernel does not have built in.
-var modules = []string{"virtio_pci", "virtio_blk", "overlay", "loop", "tun"}
+var modules = []string{"virtio_pci", "virtio_blk", "overlay", "loop", "tun", "quota_v2", "xfs"}
 
 // initPackage is the program that is PID 1 in the machine.
 const initPackage = "github.com/caisson-dev/caisson/cmd/vmtest/init"
-
-// diskBytes is the size of the sparse disk that becomes the root.
-const diskBytes = 4 << 30
 
 // run builds everything, boots the machine and prints what its tests print. It returns errFailed when the
 // machine ran and not every test passed; any other error means that it did not run.
@@ -44,12 +41,15 @@ func run(ctx context.Context, o options, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	disk := filepath.Join(dir, "disk")
-	if err := makeDisk(ctx, disk); err != nil {
-		return err
+	var disks []string
+	for i, d := range wire.Disks {
+		disks = append(disks, filepath.Join(dir, fmt.Sprint("disk", i)))
+		if err := makeDisk(ctx, disks[i], d); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintf(stdout, "vmtest: kernel %s, %d packages, built in %.1fs\n", k.Version, len(config.Tests), time.Since(start).Seconds())
-	m := machine{Kernel: k.Image, Initramfs: img, Console: filepath.Join(dir, "console"), Disks: append([]string{disk}, o.Drives...), MemoryMB: o.MemoryMB}
+	m := machine{Kernel: k.Image, Initramfs: img, Console: filepath.Join(dir, "console"), Disks: append(disks, o.Drives...), MemoryMB: o.MemoryMB}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Timeout, fmt.Errorf("the machine did not finish within %v", o.Timeout))
 	defer cancel()
 	start = time.Now()
@@ -122,6 +122,13 @@ func addSources(ctx context.Context, tree *tree) error {
 // testEnv is the environment of the tests.
 func testEnv() []string {
 	env := []string{"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "HOME=/root", "USER=root", "LANG=C.UTF-8", "TMPDIR=/tmp"}
+	var quotas []string
+	for _, d := range wire.Disks {
+		if d.Options != "" {
+			quotas = append(quotas, d.Dir)
+		}
+	}
+	env = append(env, wire.QuotaVariable+"="+strings.Join(quotas, ":"))
 	if v, ok := os.LookupEnv("CAISSON_TEST_REQUIRE"); ok {
 		env = append(env, "CAISSON_TEST_REQUIRE="+v)
 	}
@@ -199,22 +206,22 @@ func goCommand(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// makeDisk makes an empty ext4 image.
-func makeDisk(ctx context.Context, file string) error {
+// makeDisk makes an empty file system in a sparse image.
+func makeDisk(ctx context.Context, file string, d wire.Disk) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Truncate(diskBytes), f.Close()); err != nil {
+	if err := errors.Join(f.Truncate(d.Bytes), f.Close()); err != nil {
 		return err
 	}
-	mkfs, err := exec.LookPath("mkfs.ext4")
+	mkfs, err := exec.LookPath(d.Mkfs[0])
 	if err != nil {
-		mkfs = "/usr/sbin/mkfs.ext4" // not in every user's PATH
+		mkfs = "/usr/sbin/" + d.Mkfs[0] // not in every user's PATH
 	}
-	c := exec.CommandContext(ctx, mkfs, "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1", file)
+	c := exec.CommandContext(ctx, mkfs, append(d.Mkfs[1:], file)...)
 	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("mkfs.ext4 (package e2fsprogs): %w: %s", err, out)
+		return fmt.Errorf("%s (packages e2fsprogs, xfsprogs): %w: %s", d.Mkfs[0], err, out)
 	}
 	return nil
 }

@@ -7,7 +7,7 @@
 //
 // The kernel is an installed one (/boot/vmlinuz-*cloud*) or one that `.ci/kernel` has unpacked below
 // .cache/vmtest. The environment variable CAISSON_TEST_REQUIRE goes to the tests. The root is a disk
-// with ext4, because the older kernel cannot idmap a tmpfs.
+// with ext4, because the older kernel cannot idmap a tmpfs; two more, /mnt/ext4 and /mnt/xfs, have project quota.
 //
 // The exit status is 0 when every test passed, 1 when one failed or the machine did not finish in its time
 // (kernel panics included), 2 when it could not be started.
@@ -34,7 +34,7 @@ type options struct {
 	Short    bool          // -test.short
 	MemoryMB int           // of the machine
 	Timeout  time.Duration // of the machine, from power-on
-	Drives   []string      // raw disk images, from /dev/vdb on
+	Drives   []string      // raw disk images, from /dev/vdd on
 	Kernel   string        // vmlinuz; modules in ../lib/modules/VERSION beside its directory
 }
 
@@ -76,7 +76,7 @@ func parse(args []string, w io.Writer) (options, error) {
 	f.BoolVar(&o.Short, "short", true, "let tests that repeat something do so less often: the machine is slow")
 	f.IntVar(&o.MemoryMB, "mem", 2048, "memory of the machine in `MiB`")
 	f.DurationVar(&o.Timeout, "timeout", 15*time.Minute, "hard limit on the machine's running time")
-	f.StringVar(&drives, "drive", "", "comma-separated raw disk `images`, /dev/vdb and so on in the machine")
+	f.StringVar(&drives, "drive", "", "comma-separated raw disk `images`, /dev/vdd and so on in the machine")
 	f.StringVar(&o.Kernel, "kernel", "", "the kernel `image` (default: the newest found)")
 	if err := f.Parse(args); err != nil {
 		return o, err

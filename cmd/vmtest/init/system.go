@@ -12,13 +12,12 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/cmd/vmtest/wire"
 )
 
 // newRoot is where the disk is mounted before it becomes the root.
 const newRoot = "/.root"
-
-// disk is the first virtio disk.
-const disk = "/dev/vda"
 
 // switchRoot moves the initramfs' content onto the disk and makes that the root. A disk and not a tmpfs: before Linux
 // 6.3 a tmpfs cannot be idmapped, before 6.6 it has no user.* xattrs.
@@ -34,7 +33,7 @@ func switchRoot(modules []string) error {
 	if err := mount("devtmpfs", "/dev", "devtmpfs", 0, ""); err != nil {
 		return err
 	}
-	if err := mount(disk, newRoot, "ext4", 0, ""); err != nil {
+	if err := mount(wire.Disks[0].Device, newRoot, wire.Disks[0].Type, 0, ""); err != nil {
 		return err
 	}
 	if err := unix.Unmount("/dev", 0); err != nil {
@@ -139,6 +138,14 @@ func mountAll() error {
 			return err
 		}
 		if err := mount(m.source, m.target, m.fstype, m.flags, m.data); err != nil {
+			return err
+		}
+	}
+	for _, d := range wire.Disks[1:] {
+		if err := os.MkdirAll(d.Dir, 0o755); err != nil {
+			return err
+		}
+		if err := mount(d.Device, d.Dir, d.Type, 0, d.Options); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,26 @@ const ConfigPath = "/vmtest/config.json"
 // Port is the guest's serial port that carries the Messages, one JSON object per line.
 const Port = "/dev/ttyS1"
 
+// Disk is one of the machine's virtio disks.
+type Disk struct {
+	Device, Dir string // where it is, and is mounted
+	Type        string
+	Options     string   // of the mount; only those with project quota have any
+	Mkfs        []string // the program and its arguments
+	Bytes       int64    // size of the sparse image
+}
+
+// Disks are what every machine has: its root, and two whose file systems have project quota, which many kernels that
+// tests run on outside lack.
+var Disks = []Disk{
+	{"/dev/vda", "/", "ext4", "", []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1"}, 4 << 30},
+	{"/dev/vdb", "/mnt/ext4", "ext4", "prjquota", []string{"mkfs.ext4", "-q", "-F", "-O", "quota,project", "-E", "quotatype=prjquota,lazy_itable_init=1"}, 2 << 30},
+	{"/dev/vdc", "/mnt/xfs", "xfs", "prjquota", []string{"mkfs.xfs", "-q", "-f"}, 2 << 30},
+}
+
+// QuotaVariable is the environment variable that tells tests where project quota is, with colons between.
+const QuotaVariable = "CAISSON_TEST_PRJQUOTA"
+
 // Config is what the virtual machine has to do.
 type Config struct {
 	Modules []string // kernel modules in the order of loading: paths in the initramfs
