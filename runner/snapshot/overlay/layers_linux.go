@@ -103,7 +103,19 @@ func (l *layers) Pin(ctx context.Context) (func(), error) {
 	if l.bases == nil {
 		return nil, l.baseErr
 	}
+	if err := l.fits(); err != nil {
+		return nil, err
+	}
 	return l.bases.Lock(ctx, false)
+}
+
+// fits refuses a current state that the kernel will not mount, because of too many promotes since its generation.
+func (l *layers) fits() error {
+	s := l.book.State()
+	if n := len(s.Lower) + len(l.bases.Above(s.Generation)) + 1; n > 500 {
+		return fmt.Errorf("%w: %d, most of them of promotes since the feature began", snapshot.ErrDepth, n)
+	}
+	return nil
 }
 
 // place is a state: what is stacked on the base.
@@ -324,12 +336,15 @@ func (l *layers) Prepare() error {
 	return nil
 }
 
-// Rebase does nothing beyond what Stacks does: it asks for the base layers each time.
+// Rebase has nothing to do but to refuse: Stacks asks for the base layers each time.
 func (l *layers) Rebase() error {
-	if l.readOnly {
+	switch {
+	case l.readOnly:
 		return fs.ErrPermission
+	case l.bases == nil:
+		return l.baseErr
 	}
-	return nil
+	return l.fits()
 }
 
 func (l *layers) OpenFile(at, path string) (*os.File, error) {
