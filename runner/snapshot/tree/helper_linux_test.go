@@ -117,7 +117,7 @@ func newStack(t testing.TB) *stack {
 	dir := t.TempDir()
 	must(t, os.Mkdir(dir+"/ws", 0o755))
 	t.Cleanup(func() { must(t, Remove(context.Background(), dir)) })
-	return &stack{TB: t, dir: dir, layers: []string{dir + "/ws"}}
+	return &stack{TB: t, dir: dir, layers: []string{dir + "/ws"}, userXattr: os.Geteuid() != 0}
 }
 
 func (s *stack) roots() []Root {

@@ -49,7 +49,7 @@ func TestMergeAnything(t *testing.T) {
 	for seed := range rounds(120) {
 		r := rand.New(rand.NewPCG(5, uint64(seed)))
 		s := newStack(t)
-		s.userXattr = seed%3 == 0
+		s.userXattr = s.userXattr || seed%3 == 0
 		for range 3 + r.IntN(6) {
 			s.grow()
 		}

@@ -40,7 +40,7 @@ func TestViewOfAnything(t *testing.T) {
 	for seed := range rounds(150) {
 		r := rand.New(rand.NewPCG(3, uint64(seed)))
 		s := newStack(t)
-		s.userXattr = seed%3 == 0
+		s.userXattr = s.userXattr || seed%3 == 0
 		for range 2 + r.IntN(7) {
 			s.grow()
 		}
