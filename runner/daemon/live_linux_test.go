@@ -195,6 +195,39 @@ func TestReattach(t *testing.T) {
 	wg.Wait()
 }
 
+// A client that does not read holds nobody up: the task ends without it, and it finds everything later.
+func TestSlowAttach(t *testing.T) {
+	l := newLand(t)
+	c := l.client(t)
+	const size = 4 << 20 // more than the sockets and everything between hold
+	s := l.start(t, c, "much", "head", "-c", fmt.Sprint(size), "/dev/zero")
+	slow := &gate{open: make(chan struct{})}
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.client(t).Attach(t.Context(), s.Task, AttachOptions{Stdout: slow})
+		done <- err
+	}()
+	if res, err := c.Wait(t.Context(), s.Task); err != nil || res.Verdict != runner.VerdictOK {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	close(slow.open)
+	if err := <-done; err != nil || slow.n != size {
+		t.Error(slow.n, err)
+	}
+}
+
+// gate is a reader that begins late.
+type gate struct {
+	open chan struct{}
+	n    int
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	<-g.open
+	g.n += len(p)
+	return len(p), nil
+}
+
 // dying calls die after so many lines.
 type dying struct {
 	after int
@@ -232,6 +265,31 @@ func TestAttachTypes(t *testing.T) {
 	var out bytes.Buffer
 	res, err := c.Attach(t.Context(), "shell", AttachOptions{Terminal: runner.Terminal{In: strings.NewReader("end\n"), Out: &out}})
 	if err != nil || res.ExitCode != 4 || !strings.Contains(out.String(), "got first\r\n") || !strings.Contains(out.String(), "got end\r\n") {
+		t.Errorf("%q, %v, %+v", out.String(), err, res)
+	}
+}
+
+// Of several tasks a feature means the newest that runs; a task that has ended is meant by its id.
+func TestAttachToWhatRuns(t *testing.T) {
+	l := newLand(t)
+	c := l.client(t)
+	r := l.request(t, "sh", "-c", "echo first; read -r x")
+	r.Feature, r.Detach, r.Stdin = "two", true, strings.NewReader("")
+	first, err := c.Start(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := l.request(t, "echo", "second")
+	ended, err := c.Exec(t.Context(), "two", second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if res, err := c.Attach(t.Context(), ended.TaskID, AttachOptions{Stdout: &out}); err != nil || out.String() != "second\n" || res.TaskID != ended.TaskID {
+		t.Errorf("%q, %v, %+v", out.String(), err, res)
+	}
+	out.Reset()
+	if res, err := c.Attach(t.Context(), "two", AttachOptions{Stdin: strings.NewReader("x\n"), Stdout: &out}); err != nil || out.String() != "first\n" || res.TaskID != first.Task {
 		t.Errorf("%q, %v, %+v", out.String(), err, res)
 	}
 }

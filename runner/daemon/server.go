@@ -151,7 +151,7 @@ func (s *Server) Serve(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer lock.Release()
+	defer func() { err = errors.Join(err, lock.Release()) }()
 	if s.opt.Log == nil {
 		j := &process.Log{Path: filepath.Join(s.opt.StateDir, logName)}
 		if s.opt.Ready != nil { // our standard output is the log

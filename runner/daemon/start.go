@@ -24,8 +24,8 @@ const readyVariable = "CAISSON_READY_FD"
 
 // Ensure is Dial, but starts the background supervisor when there is none: one, whoever else wants it at the same time.
 // spawn starts the program and returns when it serves; see Reexec.
-func Ensure(ctx context.Context, stateDir string, spawn func(logFile *os.File) error) (*Client, error) {
-	c, err := Dial(ctx, stateDir)
+func Ensure(ctx context.Context, stateDir string, spawn func(logFile *os.File) error) (c *Client, err error) {
+	c, err = Dial(ctx, stateDir)
 	if !errors.Is(err, ErrNotRunning) {
 		return c, err
 	}
@@ -33,7 +33,7 @@ func Ensure(ctx context.Context, stateDir string, spawn func(logFile *os.File) e
 	if err != nil {
 		return nil, err
 	}
-	defer lock.Release()
+	defer func() { err = errors.Join(err, lock.Release()) }()
 	const attempts = 10 // the one that serves may have had its guest, and leave, before we are there
 	for range attempts {
 		if c, err = Dial(ctx, stateDir); !errors.Is(err, ErrNotRunning) {

@@ -174,16 +174,12 @@ func TestDeadClient(t *testing.T) {
 		close(started)
 		_, err := io.Copy(io.Discard, r.Stdin)
 		read <- err
-		var werr error
 		for range 100 { // more than a socket holds
-			if _, werr = r.Stdout.Write(make([]byte, frame.Max)); werr != nil {
-				break
+			if _, err := r.Stdout.Write(make([]byte, frame.Max)); err != nil {
+				return &runner.Result{Cause: "nobody reads"}, context.Cause(ctx)
 			}
 		}
-		if werr == nil {
-			return nil, errors.New("somebody reads")
-		}
-		return &runner.Result{}, context.Cause(ctx)
+		return nil, errors.New("somebody reads")
 	})
 	b := newBench(t, Options{}, k)
 	conn, _, _ := b.raw(t, k, true)
@@ -204,15 +200,14 @@ func TestSlowReader(t *testing.T) {
 	var mu sync.Mutex
 	written := 0
 	k := newTask(func(_ context.Context, r *runner.Request) (*runner.Result, error) {
-		for range 1000 {
-			n, err := r.Stdout.Write(make([]byte, frame.Max))
+		count := writer(func(p []byte) (int, error) {
+			n, err := r.Stdout.Write(p)
 			mu.Lock()
+			defer mu.Unlock()
 			written += n
-			mu.Unlock()
-			if err != nil {
-				break
-			}
-		}
+			return n, err
+		})
+		_, _ = io.CopyN(count, zeros{}, 1000*frame.Max) // until the client goes
 		return &runner.Result{}, nil
 	})
 	b := newBench(t, Options{}, k)
@@ -239,6 +234,10 @@ func TestSlowReader(t *testing.T) {
 	soon(t, "more output", func() bool { return progress() > before })
 	_ = w.Write(frame.Signal, []byte{1})
 }
+
+type writer func(p []byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // Who sends more than its window, or no frames at all, is cut off.
 func TestProtocolErrors(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/daemon/internal/frame"
@@ -172,7 +173,7 @@ func (s *Server) await(ctx context.Context, ref string) (*runner.Result, error) 
 	return nil, err
 }
 
-// newest finds a task: by its id, or a feature's newest.
+// newest finds a task: by its id, or the newest of a feature that runs, or if none does the newest.
 func (s *Server) newest(ctx context.Context, ref string) (feature, id string, err error) {
 	f, err := s.opt.Supervisor.Feature(ctx, ref)
 	if runner.CodeOf(err) == runner.CodeNotFound {
@@ -189,5 +190,12 @@ func (s *Server) newest(ctx context.Context, ref string) (feature, id string, er
 		return "", "", &runner.Error{Code: runner.CodeNotLive, Cause: "nothing runs in the feature " + f.Name, Exit: runner.ExitRefused,
 			Remedy: "caisson shell " + f.Name}
 	}
-	return f.ID, f.Tasks[len(f.Tasks)-1].ID, nil
+	id = f.Tasks[len(f.Tasks)-1].ID
+	for _, t := range slices.Backward(f.Tasks) {
+		if !t.State.Ended() {
+			id = t.ID
+			break
+		}
+	}
+	return f.ID, id, nil
 }
