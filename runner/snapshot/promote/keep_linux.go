@@ -155,7 +155,9 @@ func (k *keeper) directory(path string) error {
 	return k.to.Dir(path, fd, &layer.Source{Root: k.base, Base: true, Name: path})
 }
 
-// object keeps anything else: as a link where nobody can change it through another name or an open descriptor.
+// object keeps anything else: as a link where nobody can change it through another name or an open descriptor. Of a group
+// of hard links what the promote takes is kept as a group; names that it leaves in the workspace are no links of those
+// any more, because what is written to them must not change what is kept.
 func (k *keeper) object(n int) error {
 	e := &k.c.Entries[n]
 	dir, name, err := k.at.Parent(e.Path)

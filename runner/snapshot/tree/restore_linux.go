@@ -99,7 +99,7 @@ func (r *restorer) relink(ctx context.Context, c *Change, groups []*Entry) error
 			return nil
 		}
 		e := &Entry{Path: path, Type: s.Type, OldType: s.Type, detail: &Detail{Root: s.Root, Source: s.Source}}
-		e.detail.New.Mode, e.detail.New.Nlink, e.detail.New.Ino = typeBits(s.Type), s.Nlink, s.Ino
+		e.detail.New.Mode, e.detail.New.Nlink, e.detail.New.Ino = typeBits(s.Type), 2, s.Ino
 		return r.entry(ctx, e)
 	})
 }
