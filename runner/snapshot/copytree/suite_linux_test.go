@@ -8,7 +8,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot/snapshottest"
 )
 
-var harness = snapshottest.Harness{Name: "copy", Create: copytree.Create, Open: copytree.Open, Fork: copytree.Fork}
+var harness = snapshottest.Harness{Name: "copy", Create: copytree.Create, Open: copytree.Open, Fork: copytree.Fork, Repair: copytree.Repair}
 
 func TestMain(m *testing.M) { snapshottest.Main(m, harness) }
 
@@ -19,7 +19,7 @@ func TestRandom(t *testing.T) {
 	seeds, ops := 3, 600
 	switch {
 	case os.Getenv("CAISSON_TEST_LONG") != "":
-		seeds, ops = 10, 10000
+		seeds, ops = 3, 10000
 	case testing.Short():
 		seeds, ops = 1, 400
 	}

@@ -9,7 +9,7 @@
 //	                             renamed or linked again (index=off); Harness.LinksBreak has the model do the same
 //	rename of sealed directories EXDEV where overlayfs keeps its marks in user.overlay.* (without privileges)
 //	link of a sealed file        has the number of another inode until the next mount (without privileges)
-//	hard links in the workspace  past a promote, an older checkpoint shows names of one file as files of their own
+//	hard links in the workspace  past a promote of some of a file's names, older checkpoints show files of their own
 //	nlink of directories         always 1 when merged, and not compared
 //	nlink of files               may count names that are hidden; groups of names are compared, not counts
 //	times of last change         compared with the model only where they were set; before and after a seal, rollback,

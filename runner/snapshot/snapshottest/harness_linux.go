@@ -21,6 +21,9 @@ type Harness struct {
 	Open   func(snapshot.OpenOptions) (snapshot.Layers, error)
 	Fork   func(ctx context.Context, from snapshot.OpenOptions, at string, o snapshot.CreateOptions) (snapshot.Layers, error)
 
+	// Repair mends what Open refuses.
+	Repair func(context.Context, snapshot.OpenOptions) ([]snapshot.DamageError, error)
+
 	// Mount makes stacks usable; nil is the package's Mount.
 	Mount func(testing.TB, []snapshot.Stack) *Mounted
 

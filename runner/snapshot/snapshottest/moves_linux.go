@@ -174,7 +174,7 @@ func (r *random) promote(p *player) {
 		r.Fatalf("%s: what was promoted and the workspace differ:\n%s", p.id, d)
 	}
 	if r.h.LinksBreak {
-		r.loosen(old)
+		r.loosen(old, c)
 	}
 	p.begin()
 	if d := now.Differ(p.view()[0], plain.Promoted); d != "" {
@@ -187,13 +187,18 @@ func (r *random) promote(p *player) {
 	}
 }
 
-// loosen has older states not compared in the hard links that the workspace had: what a promote took away is no link of
+// loosen has older states not compared in the hard links that the workspace had between what a promote took away and
 // what it left.
-func (r *random) loosen(old plain.Listing) {
+func (r *random) loosen(old plain.Listing, c *snapshot.Change) {
+	left := map[string]bool{} // groups of which the change does not have every name
+	for path, n := range old {
+		taken := slices.ContainsFunc(c.Entries, func(e snapshot.Entry) bool { return e.Path == path })
+		left[n.Group] = left[n.Group] || !taken
+	}
 	for _, p := range r.players {
 		for _, at := range append(slices.Collect(maps.Values(p.points)), slices.Collect(maps.Values(p.bases))...) {
 			for path, n := range old {
-				if n.Group != "" {
+				if n.Group != "" && left[n.Group] {
 					at.loose = append(at.loose, path)
 				}
 			}

@@ -299,10 +299,13 @@ func damagedLayer(w *world) {
 func damagedState(w *world) {
 	f := w.create()
 	f.write("a", "one")
-	f.seal()
+	one, v := f.seal().ID, f.view()
+	f.write("a", "two")
+	two, v2 := f.seal().ID, f.view()
+	f.write("a", "not sealed")
 	dir := w.dirs[f.id]
 	f.close()
-	for _, bad := range []string{"", "{", "{}", `{"version":2}`, `{"version":2,"current":-1}`} {
+	for _, bad := range []string{"", "{", `{"version":2}`, `{"version":2,"current":-1}`} {
 		must(w, os.WriteFile(dir+"/state.json", []byte(bad), 0o600))
 		if l, err := w.h.Open(f.openOptions(f.id)); err == nil {
 			w.Errorf("%q: opened", bad)
@@ -310,5 +313,18 @@ func damagedState(w *world) {
 		} else if errors.Is(err, fs.ErrNotExist) {
 			w.Errorf("%q: %v", bad, err)
 		}
+		for range 2 { // it can be repeated
+			found, err := w.h.Repair(w.Context(), f.openOptions(f.id))
+			must(w, err)
+			w.Logf("%q: %v", bad, found)
+		}
+		f.reopen()
+		if f.l.Info().Head != two {
+			w.Errorf("%q: the head is %q", bad, f.l.Info().Head)
+		}
+		f.wantView(v2, "the newest checkpoint, after a repair")
+		f.reset(one)
+		f.wantView(v, "an older one, after a repair")
+		f.close()
 	}
 }
