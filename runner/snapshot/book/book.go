@@ -120,10 +120,10 @@ func Open(dir string) (*Book, error) {
 	if err := json.Unmarshal(data, &b.state); err != nil {
 		return nil, &snapshot.DamageError{Path: path, Err: err}
 	}
-	if b.state.Version != Version {
+	if v := b.state.Version; v > 0 && v != Version {
 		return nil, fmt.Errorf("%s: layout version %d: %w", path, b.state.Version, snapshot.ErrUnsupported)
 	}
-	if b.state.Current <= 0 || b.state.Next <= b.state.Current || b.state.Workspace == "" {
+	if b.state.Version <= 0 || b.state.Current <= 0 || b.state.Next <= b.state.Current || b.state.Workspace == "" {
 		return nil, &snapshot.DamageError{Path: path, Err: errors.New("holds no state")}
 	}
 	return b, nil

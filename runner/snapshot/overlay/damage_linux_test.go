@@ -33,7 +33,7 @@ func (b *box) repair() []snapshot.DamageError {
 
 func TestDamagedState(t *testing.T) {
 	for name, content := range map[string]string{
-		"cut": `{"version":2,"driver":"ov`, "empty": "", "other": "{}", "zeros": strings.Repeat("\x00", 500),
+		"cut": `{"version":2,"driver":"ov`, "empty": "", "nothing": "{}", "other": `{"version":3}`, "zeros": strings.Repeat("\x00", 500),
 		"numbers": `{"version":2,"workspace":"/x","current":-1,"next":1}`,
 	} {
 		t.Run(name, func(t *testing.T) {
