@@ -1,0 +1,112 @@
+package journaltest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson/runner"
+)
+
+// fileEvents: the trail and the log of files are one sequence; paths are bytes.
+func fileEvents(t *testing.T, j runner.Journal) {
+	a, b := add(t, j, 1), add(t, j, 2)
+	event := func(f, task, stack, path string) runner.FileEvent {
+		return runner.FileEvent{At: time.Unix(1e9, 5), FeatureID: f, TaskID: task, Step: 2, Stack: stack, Path: path, Kind: "added", Size: 3}
+	}
+	must(t, j.AddFileEvents(t.Context(), nil))
+	must(t, j.AddFileEvents(t.Context(), []runner.FileEvent{event(a.Feature.ID, a.Task.ID, "workspace", "a/\xff\x00\n"),
+		event(a.Feature.ID, a.Task.ID, "home", ".cache/x"), event(b.Feature.ID, "", "workspace", "b")}))
+	must(t, j.Note(t.Context(), runner.AuditRecord{FeatureID: a.Feature.ID, Event: "checkpoint"}))
+	wantErr(t, j.AddFileEvents(t.Context(), []runner.FileEvent{event("nobody", "", "home", "x")}), runner.ErrNotFound)
+
+	events := func(o runner.EventOptions) (got []string, last int64) {
+		t.Helper()
+		list, err := j.Events(t.Context(), o)
+		must(t, err)
+		for _, e := range list {
+			if e.Seq <= last {
+				t.Fatalf("%d after %d", e.Seq, last)
+			}
+			last = e.Seq
+			got = append(got, e.Kind+":"+e.Path)
+		}
+		return got, last
+	}
+	all, last := events(runner.EventOptions{})
+	if want := []string{"submit:", "submit:", "added:/workspace/a/\xff\x00\n", "added:/home/user/.cache/x", "added:/workspace/b", "checkpoint:"}; !slices.Equal(all, want) {
+		t.Fatalf("got  %q\nwant %q", all, want)
+	}
+	if got, _ := events(runner.EventOptions{Feature: a.Feature.ID, Since: 2, Limit: 2}); !slices.Equal(got, all[2:4]) {
+		t.Fatalf("%q", got)
+	}
+	if got, _ := events(runner.EventOptions{Task: a.Task.ID}); !slices.Equal(got, []string{all[0], all[2], all[3]}) {
+		t.Fatalf("%q", got)
+	}
+	list, err := j.Events(t.Context(), runner.EventOptions{Since: 2, Limit: 1})
+	must(t, err)
+	if e := list[0]; e.Size != 3 || e.Step != 2 || e.TaskID != a.Task.ID || e.Feature != a.Feature.ID || !e.At.Equal(time.Unix(1e9, 5)) {
+		t.Fatalf("%+v", e)
+	}
+	// What goes away gives its numbers to nobody: a follower would miss the next ones.
+	must(t, j.Forget(t.Context(), b.Feature.ID))
+	must(t, j.Forget(t.Context(), a.Feature.ID))
+	must(t, j.Note(t.Context(), runner.AuditRecord{Event: "end"}))
+	if got, _ := events(runner.EventOptions{Since: last}); !slices.Equal(got, []string{"end:"}) {
+		t.Fatalf("%q", got)
+	}
+}
+
+// bounded: what grows by itself does not grow for ever.
+func bounded(t *testing.T, j runner.Journal) {
+	f, other := add(t, j, 1).Feature.ID, add(t, j, 2).Feature.ID
+	const batch, keep, all = 512, 20_000, 42 * 512
+	must(t, j.AddFileEvents(t.Context(), []runner.FileEvent{{FeatureID: other, Stack: "workspace", Path: "stays", Kind: "added"}}))
+	for n := 0; n < all; n += batch {
+		var list []runner.FileEvent
+		for i := range batch {
+			list = append(list, runner.FileEvent{FeatureID: f, Stack: "workspace", Path: fmt.Sprint(n + i), Kind: "modified"})
+		}
+		must(t, j.AddFileEvents(t.Context(), list))
+	}
+	list, err := j.Events(t.Context(), runner.EventOptions{Feature: f, Since: 2})
+	must(t, err)
+	if len(list) < keep || len(list) > keep+batch || list[len(list)-1].Path != fmt.Sprintf("/workspace/%d", all-1) {
+		t.Fatalf("%d events, the last %+v", len(list), list[len(list)-1])
+	}
+	if list, err := j.Events(t.Context(), runner.EventOptions{Feature: other}); err != nil || len(list) != 2 {
+		t.Fatal(list, err)
+	}
+}
+
+func timings(t *testing.T, j runner.Journal) {
+	f, other := add(t, j, 1).Feature.ID, add(t, j, 2).Feature.ID
+	const keep = 4096
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for n := range 3 {
+		must(t, j.AddTiming(ctx, runner.Timing{FeatureID: f, Kind: runner.TimingSeal, At: time.Unix(1e9, int64(n)), Took: time.Duration(n)}))
+	}
+	must(t, j.AddTiming(ctx, runner.Timing{FeatureID: other, Kind: runner.TimingRollback, Took: 7}))
+	list, err := j.Timings(ctx, f)
+	must(t, err)
+	if len(list) != 3 || list[2].Took != 2 || list[0].Kind != runner.TimingSeal || !list[1].At.Equal(time.Unix(1e9, 1)) {
+		t.Fatalf("%+v", list)
+	}
+	if list, err = j.Timings(ctx, ""); err != nil || len(list) != 4 {
+		t.Fatal(list, err)
+	}
+	wantErr(t, j.AddTiming(ctx, runner.Timing{FeatureID: "nobody", Kind: runner.TimingSeal}), runner.ErrNotFound)
+	must(t, j.Compact(ctx))
+	if testing.Short() {
+		return
+	}
+	for n := range keep + 200 {
+		must(t, j.AddTiming(ctx, runner.Timing{FeatureID: f, Kind: runner.TimingSeal, Took: time.Duration(n)}))
+	}
+	if list, err = j.Timings(ctx, f); err != nil || len(list) < keep || len(list) > keep+64 || list[len(list)-1].Took != keep+199 {
+		t.Fatal(len(list), err)
+	}
+}
