@@ -256,7 +256,7 @@ func serveMounts() error {
 	buf := make([]byte, 256<<10)
 	for {
 		n, err := socket.Read(buf)
-		if n == 0 || errors.Is(err, io.EOF) {
+		if n == 0 || errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 			return nil
 		}
 		if err != nil {
@@ -275,6 +275,9 @@ func serveMounts() error {
 		}
 		_, _, err = socket.WriteMsgUnix([]byte("ok"), unix.UnixRights(fd), nil)
 		unix.Close(fd)
+		if errors.Is(err, unix.EPIPE) { // who asked was killed
+			return nil
+		}
 		if err != nil {
 			return err
 		}
