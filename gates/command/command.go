@@ -8,6 +8,7 @@ package command
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -149,7 +150,7 @@ func (a *analyzer) parse(text string, in data) data {
 	defer func() { a.depth-- }()
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
 	if err != nil {
-		if pe, ok := err.(syntax.ParseError); ok {
+		if pe, ok := errors.AsType[syntax.ParseError](err); ok {
 			a.at(pe.Pos)
 		}
 		a.find(Deny, "unparsable", text, "no shell can read it: "+err.Error(), "correct the quoting")

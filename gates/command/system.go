@@ -203,10 +203,10 @@ func database(c *invocation) {
 // publishRule judges package managers.
 func publishRule(c *invocation) {
 	sub := first(parseOptions(c.args).rest)
-	switch {
-	case sub == "unpublish" || sub == "yank" || sub == "deprecate" || sub == "owner":
+	switch sub {
+	case "unpublish", "yank", "deprecate", "owner":
 		c.deny("publish", "it takes a package away from others", "")
-	case sub == "publish" || sub == "deploy" || sub == "upload" || sub == "push":
+	case "publish", "deploy", "upload", "push":
 		c.ask("publish", "it publishes", "use --dry-run first")
 	}
 }

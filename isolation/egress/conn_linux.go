@@ -257,19 +257,19 @@ func (f *flow) downwards(dst io.Writer, src io.Reader) error {
 		default:
 		}
 	}()
-	b := chunks.Get().(*[]byte)
-	defer chunks.Put(b)
-	n, err := src.Read(*b)
+	b, back := borrow()
+	defer back()
+	n, err := src.Read(b)
 	if f.upgrade.Load() {
 		for err == nil && n < 12 { // HTTP/1.1 101
 			var more int
-			more, err = src.Read((*b)[n:])
+			more, err = src.Read(b[n:])
 			n += more
 		}
-		f.switched <- switched((*b)[:n])
+		f.switched <- switched(b[:n])
 	}
 	if n > 0 {
-		if _, err := dst.Write((*b)[:n]); err != nil {
+		if _, err := dst.Write(b[:n]); err != nil {
 			return err
 		}
 	}

@@ -143,7 +143,10 @@ func throughProxy(ctx context.Context, via *url.URL, to string) (net.Conn, error
 		if err != nil {
 			return nil, err
 		}
-		return d.(proxy.ContextDialer).DialContext(ctx, "tcp", to)
+		if cd, ok := d.(proxy.ContextDialer); ok {
+			return cd.DialContext(ctx, "tcp", to)
+		}
+		return d.Dial("tcp", to)
 	case "http", "https":
 		return throughHTTP(ctx, via, to)
 	}

@@ -13,13 +13,21 @@ import (
 // chunk is what is copied at once, in bytes.
 const chunk = 128 << 10
 
-var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
+var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+
+// borrow takes a buffer from the pool; back gives it back.
+func borrow() (b []byte, back func()) {
+	p, ok := chunks.Get().(*[chunk]byte)
+	if !ok {
+		p = new([chunk]byte)
+	}
+	return p[:], func() { chunks.Put(p) }
+}
 
 // budget is what is left of limits.
 type budget struct {
 	limits  Limits
 	out, in atomic.Int64
-	open    atomic.Int64
 	outRate *rate.Limiter
 	inRate  *rate.Limiter
 }
@@ -81,8 +89,8 @@ func (m *meter) Write(p []byte) (int, error) {
 }
 
 func copyChunks(dst io.Writer, src io.Reader) error {
-	b := chunks.Get().(*[]byte)
-	defer chunks.Put(b)
-	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, *b)
+	b, back := borrow()
+	defer back()
+	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, b)
 	return err
 }
