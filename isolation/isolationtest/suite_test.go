@@ -28,7 +28,8 @@ func TestMain(m *testing.M) { isolationtest.Main(m) }
 // as root, it is run by the engine's own package.)
 func TestUnprivileged(t *testing.T) {
 	if os.Geteuid() == 0 {
-		runAs(t, 1001, "-test.run=^TestUnprivileged$", "-test.v="+strconv.FormatBool(testing.Verbose()))
+		runAs(t, 1001, "-test.run=^TestUnprivileged$", "-test.v="+strconv.FormatBool(testing.Verbose()),
+			"-test.short="+strconv.FormatBool(testing.Short()))
 		return
 	}
 	cgroups, err := quota.Probe()
