@@ -9,23 +9,20 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson/gates"
-	"github.com/caisson-dev/caisson/images"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/seccomp"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/flock"
-	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/live"
+	"github.com/caisson-dev/caisson/runner/rootfs"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -162,99 +159,14 @@ func (t *task) makeRoot() (err error) {
 	return err
 }
 
-// rootfs makes the root file system: its directory of mount points, and what is bound over it.
+// rootfs makes the root file system.
 func (s *Supervisor) rootfs(p *profiles.Effective, mounts []isolation.Bind) (isolation.Rootfs, error) {
-	cache := filepath.Join(s.state, "roots")
-	r, err := rootOf(p, cache)
-	if err != nil {
-		return isolation.Rootfs{}, err
-	}
-	targets := []images.Target{{Path: "/etc/machine-id"}}
-	for _, m := range mounts {
-		info, err := os.Stat(m.Source)
-		if err != nil {
-			return isolation.Rootfs{}, err
-		}
-		targets = append(targets, images.Target{Path: m.Target, Dir: info.IsDir()})
-	}
-	uid, gid := p.IDs()
-	skeleton, err := r.Skeleton(cache, targets, images.EtcFiles(hostname, "user", uid, gid, ""))
-	if err != nil {
-		return isolation.Rootfs{}, err
-	}
-	root := isolation.Rootfs{Layers: []isolation.Layer{{Path: skeleton}}}
-	if r.Lower != "" {
-		root.Layers = append(root.Layers, isolation.Layer{Path: r.Lower, Map: isolation.MapRange})
-	}
-	for _, b := range r.Binds {
-		root.Binds = append(root.Binds, isolation.Bind{Source: b.Source, Target: b.Target})
-	}
-	return root, nil
-}
-
-func rootOf(p *profiles.Effective, cache string) (images.Root, error) {
-	kind, arg, err := images.Parse(p.Rootfs)
-	if err != nil {
-		return images.Root{}, err
-	}
-	switch kind {
-	case images.KindDir:
-		return images.Dir(arg)
-	case images.KindTar:
-		return images.Tar(arg, cache)
-	}
-	list := images.HostList{Paths: p.HostRoot.Paths, Etc: p.HostRoot.Etc}
-	if len(list.Paths) == 0 && len(list.Etc) == 0 {
-		list = images.DefaultHostList()
-	}
-	return images.Host(list)
+	return rootfs.Make(p, mounts, filepath.Join(s.state, "roots"), hostname)
 }
 
 // mounts are what the profile and the caller show inside, checked on this host.
 func (s *Supervisor) mounts(r *Request) ([]isolation.Bind, error) {
-	home, err := os.UserHomeDir()
-	if err != nil {
-		home = "" // then ~ stands for nothing
-	}
-	check := profiles.MountCheck{StateDir: s.state, Workspace: r.Workspace, Home: home}
-	var binds []isolation.Bind
-	for _, m := range slices.Concat(r.Profile.CacheMounts(home), r.Profile.Mounts) {
-		source, err := profiles.CheckMount(m, check)
-		if err != nil {
-			return nil, err
-		}
-		target := path.Clean(m.Target)
-		if rest, ok := strings.CutPrefix(target, snapshot.WorkspaceTarget+"/"); ok {
-			if err := presentIn(r.Workspace, rest, source); err != nil {
-				return nil, err
-			}
-		}
-		uid, gid, err := hostfile.Owner(source)
-		if err != nil {
-			return nil, err
-		}
-		binds = append(binds, isolation.Bind{Source: source, Target: target, Writable: !m.ReadOnly,
-			Map: s.mountMapping(source), Owner: uid, Group: gid})
-	}
-	return binds, nil
-}
-
-// presentIn refuses a mount into the workspace whose mount point is not there: making it would write to the workspace.
-func presentIn(workspace, rest, source string) error {
-	root, err := os.OpenRoot(workspace)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = root.Close() }()
-	point, err := root.Lstat(rest)
-	if err == nil {
-		var from os.FileInfo
-		if from, err = os.Stat(source); err == nil && point.IsDir() == from.IsDir() && point.Mode()&fs.ModeSymlink == 0 {
-			return nil
-		}
-	}
-	return refuse(CodeMount, "make an empty directory or file there, or mount it elsewhere",
-		"cannot mount at %s/%s: the workspace has nothing of that kind there", snapshot.WorkspaceTarget, rest)
+	return rootfs.Mounts(r.Profile, r.Workspace, s.state, s.mountMapping)
 }
 
 // spec describes the sandbox.
@@ -374,4 +286,13 @@ func judge(ctx context.Context, p *profiles.Effective, x *judged, allow []string
 
 func summary(c *snapshot.Change) *ChangeSummary {
 	return &ChangeSummary{Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Bytes: c.Bytes, Digest: c.Digest}
+}
+
+// mountMapping has a mount's owner be the command's user inside, where its filesystem can be idmapped; elsewhere it is seen
+// with the host's ids, as nobody's.
+func (s *Supervisor) mountMapping(source string) isolation.Mapping {
+	if s.direct(source) != "" {
+		return isolation.MapNone
+	}
+	return isolation.MapOwner
 }

@@ -150,3 +150,5 @@ func (t *task) env(st *Step, n int) []string {
 	}
 	return env
 }
+
+func (t *task) stepNow() int { return int(t.stepping.Load()) }

@@ -239,3 +239,12 @@ func newIDs() func() string {
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, fmt.Errorf("no end after %s", cleanupTime))
 }
+
+// Dialer asks the process that holds a feature's lock.
+type Dialer interface {
+	// Rebase has a live feature take up what a promote of another one took out of their workspace. The error is an *Error
+	// with CodeHeld when a live process prevents it and stop is false.
+	Rebase(ctx context.Context, featureID string, generation int, stop bool) error
+	// Holders are the processes that hold its workspace or HOME.
+	Holders(ctx context.Context, featureID string) ([]isolation.Holder, error)
+}

@@ -1,0 +1,216 @@
+package runner
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/live"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// PromoteOptions is how Promote promotes.
+type PromoteOptions struct {
+	Kind           string   // PromoteApply ("" too) or PromotePatch
+	PatchFile      string   // for PromotePatch
+	AllowProtected []string // globs: the explicit word for protected paths
+	Stop           bool     // processes of other features that hold the workspace are stopped
+}
+
+// PromoteResult is what Promote did. Blocked by a gate, Report is nil and the error has CodeGate.
+type PromoteResult struct {
+	Feature    string                  `json:"feature"`
+	Checkpoint string                  `json:"checkpoint"` // id of the state that was promoted
+	Kind       string                  `json:"kind"`
+	Change     ChangeSummary           `json:"change"`
+	Gates      []gates.Verdict         `json:"gates"`
+	Report     *snapshot.PromoteReport `json:"report,omitempty"`
+}
+
+// Promote applies a feature's change after its gates have passed. CodeGate with the verdicts in the result; CodeConflict
+// wrapping *snapshot.ConflictError; CodeNothingToDo; CodeBusy.
+func (s *Supervisor) Promote(ctx context.Context, ref string, o PromoteOptions) (*PromoteResult, error) {
+	o.Kind = cmp.Or(o.Kind, PromoteApply)
+	if err := checkPromote(o.Kind, o.PatchFile); err != nil {
+		return nil, err
+	}
+	parsed, err := ParseRef(ref)
+	if err != nil {
+		return nil, err
+	}
+	var r *PromoteResult
+	err = s.use(ctx, parsed.Feature, writing, func(x *session) (err error) {
+		r, err = x.judgeAndPromote(ctx, parsed, o)
+		return err
+	})
+	return r, typed(err, "promoting "+ref)
+}
+
+func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions) (*PromoteResult, error) {
+	policy, err := x.s.policy(ctx, &x.feature)
+	if err != nil {
+		return nil, err
+	}
+	at := ""
+	if ref.Checkpoint != "" {
+		at, err = x.resolveID(ctx, ref.Checkpoint)
+	} else {
+		var c *Checkpoint
+		if c, err = x.checkpoint(ctx, ReasonPromote, CheckpointOptions{}); err == nil {
+			at = c.ID
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := x.layers.Change(ctx, snapshot.Base, at)
+	if err != nil {
+		return nil, err
+	}
+	r := &PromoteResult{Feature: x.feature.Name, Kind: o.Kind, Change: *summary(c), Checkpoint: at}
+	if r.Change.Empty() {
+		return r, refuse(CodeNothingToDo, "", "the feature %s has changed nothing", x.feature.Name)
+	}
+	if r.Gates, err = x.validate(ctx, policy, &judged{x.layers, at, c}, o.AllowProtected); err != nil {
+		return r, err
+	}
+	if gates.Blocked(r.Gates) {
+		return r, blockedError(x.feature.Name)
+	}
+	if err := x.s.opt.Journal.Promoting(ctx, x.feature.ID, true); err != nil {
+		return r, err
+	}
+	// From here on nothing stops half way: what was begun is finished or undone.
+	ctx = context.WithoutCancel(ctx)
+	r.Report, err = x.promote(ctx, c, o, at)
+	if err == nil {
+		err = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "promote", To: at, Cause: o.Kind})
+	}
+	return r, errors.Join(err, x.s.opt.Journal.Promoting(ctx, x.feature.ID, false))
+}
+
+// validate runs the gates on a sealed state, and stores with it what they say.
+func (x *session) validate(ctx context.Context, p *profiles.Effective, state *judged, allow []string) ([]gates.Verdict, error) {
+	start := time.Now()
+	verdicts, err := judge(ctx, p, state, allow)
+	if err != nil {
+		return nil, err
+	}
+	x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingValidation, At: start, Took: time.Since(start)})
+	if state.at == snapshot.Current {
+		return verdicts, nil
+	}
+	err = x.s.opt.Journal.AddVerdicts(context.WithoutCancel(ctx), state.at, verdicts)
+	if errors.Is(err, ErrNotFound) {
+		err = nil // the checkpoint is another feature's
+	}
+	return verdicts, err
+}
+
+// promote hands a sealed state over. Other live features of the workspace move first, or it is refused.
+func (x *session) promote(ctx context.Context, c *snapshot.Change, o PromoteOptions, at string) (report *snapshot.PromoteReport, err error) {
+	options := snapshot.PromoteOptions{Kind: snapshot.PromoteKind(o.Kind), PatchFile: o.PatchFile,
+		Moving: func(ctx context.Context, generation int) error { return x.moveOthers(ctx, generation, o.Stop) }}
+	do := func(ctx context.Context) (bool, error) {
+		report, err = x.layers.Promote(ctx, c, options)
+		return err == nil && options.Kind == snapshot.PromoteApply, err
+	}
+	if x.live != nil && options.Kind == snapshot.PromoteApply {
+		err = x.live.Change(ctx, live.KeepOthers, do)
+	} else {
+		_, err = do(ctx)
+	}
+	if conflict, ok := errors.AsType[*snapshot.ConflictError](err); ok {
+		return report, conflictError(conflict, x.feature.Name)
+	}
+	if held, ok := errors.AsType[*isolation.HeldError](err); ok {
+		return report, heldError(x.feature.Name, held.Holders)
+	}
+	if err == nil && at != snapshot.Current && options.Kind == snapshot.PromoteApply {
+		yes := true
+		if err = x.s.opt.Journal.UpdateCheckpoint(ctx, at, CheckpointUpdate{Promoted: &yes}); errors.Is(err, ErrNotFound) {
+			err = nil
+		}
+	}
+	return report, err
+}
+
+// moveOthers has the other live features of a workspace take up what a promote is about to replace. Those that are not
+// live do when they are opened.
+func (x *session) moveOthers(ctx context.Context, generation int, stop bool) error {
+	features, err := x.s.opt.Journal.Features(ctx)
+	if err != nil {
+		return err
+	}
+	features = slices.DeleteFunc(features, func(f FeatureRecord) bool { return f.ID == x.feature.ID || f.Workspace != x.feature.Workspace })
+	if len(features) == 0 {
+		return nil
+	}
+	held := flock.Holders()
+	features = slices.DeleteFunc(features, func(f FeatureRecord) bool {
+		return x.s.session(f.ID) == nil && !held.Alive(lockFile(x.s.featureDir(f.ID)))
+	})
+	for i := range features { // before any of them has moved
+		if err := x.s.mayMove(ctx, &features[i], stop); err != nil {
+			return errors.Join(err, snapshot.ErrStayed)
+		}
+	}
+	for i := range features {
+		if err := x.s.move(ctx, &features[i], generation, stop); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mayMove refuses when a live feature cannot be moved.
+func (s *Supervisor) mayMove(ctx context.Context, f *FeatureRecord, stop bool) error {
+	ctx, cancel := context.WithTimeout(ctx, rebaseTime)
+	defer cancel()
+	var holders []isolation.Holder
+	var err error
+	switch {
+	case stop:
+		return nil
+	case s.session(f.ID) != nil:
+		holders, err = s.Holders(ctx, f.ID)
+	case s.opt.Daemon == nil:
+		return refuse(CodeHeld, "wait until it has ended", "the feature %s of the same workspace is in use", f.Name)
+	default:
+		holders, err = s.opt.Daemon.Holders(ctx, f.ID)
+	}
+	if err == nil && len(holders) > 0 {
+		e := heldError(f.Name, holders)
+		e.Remedy = "end them, or stop them with --stop"
+		return e
+	}
+	return silent(err, f)
+}
+
+// move has a live feature take up new base layers.
+func (s *Supervisor) move(ctx context.Context, f *FeatureRecord, generation int, stop bool) error {
+	if s.session(f.ID) != nil {
+		return s.Rebase(ctx, f.ID, generation, stop)
+	}
+	ctx, cancel := context.WithTimeout(ctx, rebaseTime)
+	defer cancel()
+	if s.opt.Daemon == nil {
+		return refuse(CodeHeld, "wait until it has ended", "the feature %s of the same workspace is in use", f.Name)
+	}
+	return silent(s.opt.Daemon.Rebase(ctx, f.ID, generation, stop), f)
+}
+
+// silent explains that a feature did not answer.
+func silent(err error, f *FeatureRecord) error {
+	if err != nil && CodeOf(err) == CodeInternal {
+		return &Error{Code: CodeHeld, Cause: "the feature " + f.Name + " of the same workspace does not answer", Exit: ExitRefused, Err: err,
+			Remedy: "wait until it has ended, or stop it: caisson stop " + f.Name}
+	}
+	return err
+}
