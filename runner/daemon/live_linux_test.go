@@ -37,7 +37,7 @@ func openLive(ctx context.Context, dir string, s *Server) (closeAll func() error
 	if err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}
-	v, err := runner.New(ctx, runner.Options{StateDir: dir, Engine: engine, Journal: journal,
+	v, err := runner.New(ctx, runner.Options{StateDir: dir, Engine: engine, Journal: journal, MaxTasks: 2,
 		CgroupsErr: errors.New("not in this test"), Holding: s.Hold, Daemon: Peers(dir)})
 	if err != nil {
 		return nil, errors.Join(err, engine.Close())
