@@ -197,6 +197,27 @@ func (b *Bases) Collect(ctx context.Context, oldest int) (freed int64, err error
 	return freed, errors.Join(errs...)
 }
 
+// CollectUnused removes the base layers below dir of all workspaces, which may be gone, that no feature is on any more,
+// and returns how many bytes that freed. used gets a workspace's path.
+func CollectUnused(ctx context.Context, dir string, used func(workspace string) bool) (freed int64, err error) {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, ignoreMissing(err)
+	}
+	var errs []error
+	for _, n := range names {
+		b := &Bases{dir: filepath.Join(dir, n.Name())}
+		if err := b.read(); err != nil || b.state.Workspace == "" || used(b.state.Workspace) {
+			errs = append(errs, err)
+			continue
+		}
+		more, err := b.Collect(ctx, b.state.Generation)
+		freed += more
+		errs = append(errs, err)
+	}
+	return freed, errors.Join(errs...)
+}
+
 // drop removes a base layer.
 func (b *Bases) drop(ctx context.Context, g int) error {
 	return errors.Join(tree.Remove(ctx, b.path(g)), ignoreMissing(os.Remove(filepath.Join(b.dir, b.list(g)))))

@@ -433,6 +433,36 @@ func TestBasesAreOnes(t *testing.T) {
 	}
 }
 
+// TestCollectUnused: what a workspace that nobody uses has left goes, also when it is gone itself.
+func TestCollectUnused(t *testing.T) {
+	b := newBox(t, project(t))
+	b.upper("edit", "mine")
+	b.promote()
+	all := filepath.Dir(b.w.bases.dir)
+	used := true
+	look := func(workspace string) bool {
+		if workspace != b.ws {
+			t.Errorf("asked for %s", workspace)
+		}
+		return used
+	}
+	if freed, err := CollectUnused(t.Context(), all, look); err != nil || freed != 0 || !exists(b.w.bases.path(1)) {
+		t.Errorf("in use: %d freed, %v", freed, err)
+	}
+	must(t, os.Rename(b.ws, b.ws+".gone"))
+	used = false
+	if freed, err := CollectUnused(t.Context(), all, look); err != nil || freed == 0 || exists(b.w.bases.path(1)) {
+		t.Errorf("not in use: %d freed, %v", freed, err)
+	}
+	must(t, os.Rename(b.ws+".gone", b.ws))
+	if b.w.bases.Generation() != 1 {
+		t.Error("the generation is lost")
+	}
+	if freed, err := CollectUnused(t.Context(), all+"/missing", look); err != nil || freed != 0 {
+		t.Errorf("nothing there: %d, %v", freed, err)
+	}
+}
+
 // TestBasesLock: a promote waits for those who read, and they do not wait for each other.
 func TestBasesLock(t *testing.T) {
 	b := newBox(t, nil)

@@ -19,38 +19,40 @@ import (
 // privileges, with modes that keep their owner out.
 func TestWithoutKernel(t *testing.T) {
 	for seed := range rounds(100) {
-		r := rand.New(rand.NewPCG(12, uint64(seed)))
-		s := newStack(t)
-		for range 4 {
-			s.grow()
-		}
-		for i, l := range s.layers {
-			for range 25 {
-				act(r, l)
-			}
-			strew(r, l, s.roots()[i].mark(), true)
-			lockUp(r, l)
-		}
-		what := fmt.Sprintf("seed %d", seed)
-		want := listed(t, s.view())
-		all := s.layers
-		s.merged(1, 3)
-		if d := kernel.Differences(want, listed(t, s.view())); d != "" {
-			t.Fatalf("%s: before (-), merged (+):\n%s", what, d)
-		}
-		s.layers = all[2:]
-		want = listed(t, s.view())
-		s.layers = all
-		s.restored(2, nil)
-		if d := kernel.Differences(noLinks(want, nil), noLinks(listed(t, s.view()), nil)); d != "" {
-			t.Fatalf("%s: wanted (-), restored (+):\n%s", what, d)
-		}
-		s.copied(r, what)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { withoutKernel(t, rand.New(rand.NewPCG(12, uint64(seed)))) })
 	}
 }
 
+func withoutKernel(t *testing.T, r *rand.Rand) {
+	s := newStack(t)
+	for range 4 {
+		s.grow()
+	}
+	for i, l := range s.layers {
+		for range 25 {
+			act(r, l)
+		}
+		strew(r, l, s.roots()[i].mark(), true)
+		lockUp(r, l)
+	}
+	want := listed(t, s.view())
+	all := s.layers
+	s.merged(1, 3)
+	if d := kernel.Differences(want, listed(t, s.view())); d != "" {
+		t.Fatalf("before (-), merged (+):\n%s", d)
+	}
+	s.layers = all[2:]
+	want = listed(t, s.view())
+	s.layers = all
+	s.restored(2, nil)
+	if d := kernel.Differences(noLinks(want, nil), noLinks(listed(t, s.view()), nil)); d != "" {
+		t.Fatalf("wanted (-), restored (+):\n%s", d)
+	}
+	s.copied(r)
+}
+
 // copied copies the newest layer while it changes, as a copy of the whole and a delta.
-func (s *stack) copied(r *rand.Rand, what string) {
+func (s *stack) copied(r *rand.Rand) {
 	s.Helper()
 	upper, below := s.layers[0], s.layers[1:]
 	from := Root{Path: upper, UserXattr: s.userXattr}
@@ -69,7 +71,7 @@ func (s *stack) copied(r *rand.Rand, what string) {
 		want := listed(s, s.view())
 		s.layers = append(append([]string{}, made...), below...)
 		if d := kernel.Differences(want, listed(s, s.view())); d != "" {
-			s.Fatalf("%s, copy %d: upper (-), copies (+):\n%s", what, n, d)
+			s.Fatalf("copy %d: upper (-), copies (+):\n%s", n, d)
 		}
 		for range 6 {
 			changeByHand(r, upper)
