@@ -108,6 +108,9 @@ func (r *random) rollbackPaths(p *player) {
 		r.Fatalf("%s: after a rollback of %q to %s:\n%s", p.id, name, id, d)
 	}
 	must(r, p.model.Replace(p.m.Workspace, p.m.Home))
+	if r.h.LinksBreak {
+		must(r, p.model.Copied(p.l.Stacks()[0].Upper))
+	}
 }
 
 func (r *random) forkPoint(p *player) {

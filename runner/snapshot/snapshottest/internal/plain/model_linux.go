@@ -165,6 +165,25 @@ func (m *Model) Mounted() error {
 	})
 }
 
+// Copied notes that what lies in an upper layer of the workspace has been copied up, and that its links hold.
+func (m *Model) Copied(upper string) error {
+	return filepath.WalkDir(upper, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		var st unix.Stat_t
+		if unix.Lstat(filepath.Join(m.Tree(0), path[len(upper):]), &st) != nil {
+			return nil // a whiteout
+		}
+		key := [2]uint64{st.Dev, st.Ino}
+		if fd, ok := m.sealed[key]; ok {
+			unix.Close(fd)
+			delete(m.sealed, key)
+		}
+		return nil
+	})
+}
+
 // Release closes what Mounted keeps open.
 func (m *Model) Release() {
 	for _, fd := range m.sealed {
