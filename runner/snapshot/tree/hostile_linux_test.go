@@ -156,3 +156,33 @@ func (s *stack) raced(n int, outside, secret string) {
 		}
 	}
 }
+
+// TestTooDeep: a chain of directories whose path is longer than anybody needs is refused by name, and not followed.
+func TestTooDeep(t *testing.T) {
+	s := newStack(t)
+	upper := s.grow()
+	name := strings.Repeat("d", 100)
+	fd, err := unix.Open(upper, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	must(t, err)
+	for range 200 { // 20 KB
+		must(t, unix.Mkdirat(fd, name, 0o700))
+		next, err := unix.Openat(fd, name, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		must(t, err)
+		unix.Close(fd)
+		fd = next
+	}
+	unix.Close(fd)
+	below, err := OpenView(s.roots()[1:])
+	must(t, err)
+	defer below.Close()
+	v := s.view()
+	_, err = Compare(t.Context(), below, v, CompareOptions{})
+	_, err2 := Restore(t.Context(), v, below, mkdir(t, s, "restored"), RestoreOptions{})
+	_, _, err3 := CopyDelta(t.Context(), Root{Path: upper}, nil, mkdir(t, s, "copied"), DeltaOptions{})
+	err4 := Merge(t.Context(), s.roots()[:1], below, mkdir(t, s, "merged"))
+	for i, err := range []error{err, err2, err3, err4, v.Walk(t.Context(), func(string, Stat) error { return nil })} {
+		if !errors.Is(err, ErrPathTooLong) || len(err.Error()) > 1000 {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}

@@ -71,22 +71,35 @@ func (v *View) sourceOf(d *dir) *layer.Source {
 	return v.source(&side{root: p.layer, dir: d.fds[0]}, p.path)
 }
 
-// dir makes a directory of what the run holds of it, and closes d. closed says that nothing of the layers below shows in
-// it.
+// dir makes a directory of what the run holds of it, with everything below, and closes d. closed says that nothing of the
+// layers below shows in it.
 func (m *merger) dir(ctx context.Context, d *dir, path string, closed bool) error {
-	defer d.close()
+	dirs, err := m.names(ctx, d, path, closed)
+	d.close() // what comes is deep, perhaps
+	for _, name := range dirs {
+		if err == nil {
+			err = m.sub(ctx, d.places, beneath.Join(path, name), closed)
+		}
+	}
+	return err
+}
+
+// names makes an open directory and what is in it, and returns the names of the directories.
+func (m *merger) names(ctx context.Context, d *dir, path string, closed bool) (dirs []string, err error) {
+	if len(path) > MaxPath {
+		return nil, m.run.roots[0].Fail("read", path, ErrPathTooLong)
+	}
 	if err := m.to.Dir(path, d.fds[0], m.run.sourceOf(d)); err != nil {
-		return err
+		return nil, err
 	}
 	names, err := m.run.names(d)
-	if err != nil {
-		return err
-	}
-	var dirs []string
 	for _, name := range names {
+		if err != nil {
+			return nil, err
+		}
 		var s side
-		if err := m.run.find(d, name, &s); err != nil {
-			return err
+		if err = m.run.find(d, name, &s); err != nil {
+			return nil, err
 		}
 		sub := beneath.Join(path, name)
 		switch {
@@ -97,25 +110,17 @@ func (m *merger) dir(ctx context.Context, d *dir, path string, closed bool) erro
 		case beneath.IsDir(&s.st):
 			dirs = append(dirs, name)
 		default:
-			err = m.file(ctx, d, &s, path, name)
-		}
-		if err != nil {
-			return err
+			err = m.file(ctx, &s, sub, name)
 		}
 	}
-	for _, name := range dirs {
-		if err := m.sub(ctx, d, path, name, closed); err != nil {
-			return err
-		}
-	}
-	return nil
+	return dirs, err
 }
 
-func (m *merger) file(ctx context.Context, d *dir, s *side, path, name string) error {
+func (m *merger) file(ctx context.Context, s *side, path, name string) error {
 	if beneath.IsFile(&s.st) {
 		fd, err := m.run.roots[s.root].OpenListed(s.dir, name)
 		if err != nil {
-			return m.run.roots[s.root].Fail("open", beneath.Join(path, name), err)
+			return m.run.roots[s.root].Fail("open", path, err)
 		}
 		k, err := layer.ReadMarks(fd, m.run.layers[s.root].mark())
 		unix.Close(fd)
@@ -123,21 +128,21 @@ func (m *merger) file(ctx context.Context, d *dir, s *side, path, name string) e
 			err = ErrUnusableLayers
 		}
 		if err != nil {
-			return m.run.roots[s.root].Fail("getxattr", beneath.Join(path, name), err)
+			return m.run.roots[s.root].Fail("getxattr", path, err)
 		}
 	}
-	return m.to.Copy(ctx, m.run.source(s, name), beneath.Join(path, name))
+	return m.to.Copy(ctx, m.run.source(s, name), path)
 }
 
 // sub makes a directory below one, and marks it so that the kernel goes on in the layers below where it would have gone
 // on from the run.
-func (m *merger) sub(ctx context.Context, above *dir, path, name string, closed bool) error {
+func (m *merger) sub(ctx context.Context, above []place, path string, closed bool) error {
+	_, name := beneath.Split(path)
 	d, t := &dir{}, &trail{name: name}
-	if err := m.run.extend(d, t, above.places); err != nil {
+	if err := m.run.extend(d, t, above); err != nil {
 		d.close()
 		return err
 	}
-	sub := beneath.Join(path, name)
 	mark, value := "", ""
 	switch {
 	case t.stop && !closed:
@@ -147,10 +152,10 @@ func (m *merger) sub(ctx context.Context, above *dir, path, name string, closed 
 		mark, value = "redirect", t.name
 	}
 	closed = t.stop || closed && !t.rooted()
-	if err := m.dir(ctx, d, sub, closed); err != nil || mark == "" {
+	if err := m.dir(ctx, d, path, closed); err != nil || mark == "" {
 		return err
 	}
-	return m.to.SetMark(sub, mark, value)
+	return m.to.SetMark(path, mark, value)
 }
 
 // Manifest is what an upper layer looked like when CopyDelta read it. It lives in memory only.

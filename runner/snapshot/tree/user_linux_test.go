@@ -18,7 +18,7 @@ import (
 // TestWithoutKernel does everything with layers made by hand, and the view as the oracle: whoever runs it, also without
 // privileges, with modes that keep their owner out.
 func TestWithoutKernel(t *testing.T) {
-	for seed := range rounds(100) {
+	for seed := range rounds(40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { withoutKernel(t, rand.New(rand.NewPCG(12, uint64(seed)))) })
 	}
 }

@@ -24,7 +24,7 @@ import (
 
 // MaxPath is the longest path, in bytes and relative to the workspace, that a change may hold. Longer ones, which
 // only a hostile program makes, are an error that names the path's beginning.
-const MaxPath = 16 << 10
+const MaxPath = beneath.MaxPath
 
 type (
 	// Seen is an object in the state in which it was seen: inode, size, mode, and times.
@@ -195,7 +195,7 @@ var (
 	ErrReplaced       = errors.New("is not the directory that the feature was started on")
 	ErrStaleChange    = errors.New("the change was not read from this workspace by this process")
 	ErrMountPoint     = beneath.ErrMountPoint
-	ErrPathTooLong    = errors.New("path is too long")
+	ErrPathTooLong    = beneath.ErrPathTooLong
 	ErrUnusableLayers = errors.New("the feature's layers are damaged")
 )
 

@@ -1,6 +1,15 @@
 package beneath
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
+
+// MaxPath is the longest path that is followed, in bytes.
+const MaxPath = 16 << 10
+
+// ErrPathTooLong is the error of a longer one, which only a hostile program makes.
+var ErrPathTooLong = errors.New("path is too long")
 
 // ComparePaths orders paths with '/' before every other byte: a directory, then everything below it.
 func ComparePaths(a, b string) int {

@@ -34,6 +34,9 @@ func (c *copier) scan(ctx context.Context, path string, above standing) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	if len(path) > beneath.MaxPath {
+		return c.from.Fail("read", path, beneath.ErrPathTooLong)
+	}
 	fd, err := c.from.Open(path, beneath.ReadDir)
 	if beneath.Gone(err) {
 		return nil // removed a moment ago
