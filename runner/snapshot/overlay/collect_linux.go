@@ -96,6 +96,12 @@ func CollectBases(ctx context.Context, bases, workspace string, oldest int) (fre
 	return b.Collect(ctx, oldest)
 }
 
+// CollectUnusedBases frees what promotes took away from workspaces that no feature is on any more; they may be gone. used
+// gets a workspace's path.
+func CollectUnusedBases(ctx context.Context, bases string, used func(workspace string) bool) (freed int64, err error) {
+	return promote.CollectUnused(ctx, bases, used)
+}
+
 // Sync makes what is sealed durable, and does what the next seal would otherwise have to wait for: it makes the next layer
 // and removes the scratch directories of the sealed ones, which take inodes.
 func (l *layers) Sync(ctx context.Context) error {

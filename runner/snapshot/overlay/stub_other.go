@@ -28,3 +28,8 @@ func Repair(context.Context, snapshot.OpenOptions) ([]snapshot.DamageError, erro
 func CollectBases(context.Context, string, string, int) (int64, error) {
 	return 0, snapshot.ErrPlatform
 }
+
+// CollectUnusedBases frees what promotes took away from workspaces that no feature is on any more.
+func CollectUnusedBases(context.Context, string, func(string) bool) (int64, error) {
+	return 0, snapshot.ErrPlatform
+}
