@@ -108,7 +108,7 @@ func (l *layers) mix(ctx context.Context, n int, to, onto *place, match func(str
 			return err
 		}
 		paths, err = tree.Restore(ctx, from, over, upper, tree.RestoreOptions{
-			Match: match, Owner: tree.Owner(s.Owner), UserXattr: s.UserXattr,
+			Match: match, Owner: s.Owner, UserXattr: s.UserXattr,
 		})
 		if err != nil {
 			return err
@@ -145,7 +145,7 @@ func wear(path string, v *tree.View) error {
 	}
 	defer r.Close()
 	return errors.Join(beneath.Chown(r.FD, s.UID, s.GID), beneath.SetXattrs(r.FD, s.Xattrs),
-		os.Chmod(path, s.Mode|os.FileMode(0)), beneath.SetMtime(r.FD, timespec(s.Mtime)))
+		os.Chmod(path, s.Mode), beneath.SetMtime(r.FD, timespec(s.Mtime)))
 }
 
 // preview fills in what Reset would change: nothing is written.

@@ -60,7 +60,7 @@ type Result struct {
 
 // Why an archive cannot be read or written.
 var (
-	ErrName      = errors.New("an archive cannot hold a name that begins with .wh.")
+	ErrName      = errors.New("a name with the prefix .wh. means a deletion in an archive")
 	ErrUnsafe    = errors.New("the archive is not safe to read")
 	ErrTooLarge  = errors.New("the archive is larger than allowed")
 	ErrTruncated = errors.New("the archive has no end")

@@ -67,7 +67,7 @@ var hostile = []struct {
 	{"dot dot that stays", []tar.Header{file("a/../x")}},
 	{"absolute", []tar.Header{file("/x")}},
 	{"long component", []tar.Header{file(strings.Repeat("n", 256))}},
-	{"long path", []tar.Header{file(strings.Repeat("n/", tree.MaxPath)+"n")}},
+	{"long path", []tar.Header{file(strings.Repeat("n/", tree.MaxPath) + "n")}},
 	{"through a link", []tar.Header{link("a", "/etc"), file("a/x")}},
 	{"through a link to here", []tar.Header{link("a", "."), file("a/x")}},
 	{"through a link, later", []tar.Header{folder("a"), link("b", "a"), folder("b/c")}},

@@ -173,7 +173,7 @@ func (m *Model) Copied(upper string) error {
 		}
 		var st unix.Stat_t
 		if unix.Lstat(filepath.Join(m.Tree(0), path[len(upper):]), &st) != nil {
-			return nil // a whiteout
+			return nil //nolint:nilerr // a whiteout
 		}
 		key := [2]uint64{st.Dev, st.Ino}
 		if fd, ok := m.sealed[key]; ok {
@@ -247,7 +247,7 @@ func (m *Model) Apply(mounted string, i int, a Action) error {
 		}
 	}
 	if want := errno((&Site{Root: m.Tree(i)}).Run(a)); got != want {
-		return fmt.Errorf("%q: %v, and a plain directory says %v", a.Text, got, want)
+		return fmt.Errorf("%q: %w, and a plain directory says %w", a.Text, got, want)
 	}
 	return nil
 }
