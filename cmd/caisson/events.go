@@ -33,7 +33,16 @@ stop it. --since goes on after the number of the last one seen.`,
 }
 
 func runEvents(ctx context.Context, a *app, o runner.EventOptions) error {
-	return a.serve(ctx, o.Feature, func(s service) error {
+	err := a.serve(ctx, o.Feature, func(s service) error {
+		if o.Feature != "" { // one that is not there is a mistake, not silence
+			if _, err := s.Feature(ctx, o.Feature); err != nil {
+				return err
+			}
+		}
 		return s.Events(ctx, o, func(e runner.Event) error { return a.printJSON(e) })
 	})
+	if o.Follow && ctx.Err() != nil {
+		return nil // it has no other end
+	}
+	return err
 }
