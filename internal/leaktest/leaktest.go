@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Find describes everything on this host that belongs to a sandbox and has one of the words in its name, one
@@ -107,11 +109,31 @@ func loops(match func(string) bool) ([]string, error) {
 	}
 	var found []string
 	for _, f := range files {
-		if data, err := os.ReadFile(f); err == nil && match(string(data)) {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			continue // it has just gone
+		}
+		// A unit's image can have been removed, and its mount is in no table: the device's own name is what is left of it.
+		name := loopName("/dev/" + filepath.Base(filepath.Dir(filepath.Dir(f))))
+		if match(string(data)) || match(name) {
 			found = append(found, f+": "+strings.TrimSpace(string(data)))
 		}
 	}
 	return found, nil
+}
+
+// loopName is what whoever made a loop device called it; "" when that cannot be asked.
+func loopName(device string) string {
+	f, err := os.Open(device)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	info, err := unix.IoctlLoopGetStatus64(int(f.Fd()))
+	if err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(info.File_name[:])
 }
 
 func temporary(match func(string) bool) ([]string, error) {

@@ -67,7 +67,7 @@ func (subvolumes) create(_ context.Context, p *place) error {
 	if err := limitSubvolume(p.plain(), p.Bytes); err != nil {
 		return err
 	}
-	return furnish(p.plain())
+	return p.makeContent()
 }
 
 // limitSubvolume limits what is referred to; no two subvolumes of ours share anything.
@@ -78,7 +78,7 @@ func limitSubvolume(path string, bytes quota.Bytes) error {
 	}
 	defer func() { _ = dir.Close() }()
 	var args struct{ group, flags, referred, exclusive, _, _ uint64 }
-	args.flags, args.referred = limitReferer, uint64(bytes+Ballast+slackBytes) // group 0 is the directory's own
+	args.flags, args.referred = limitReferer, uint64(bytes+slackBytes) // group 0 is the directory's own
 	return os.NewSyscallError("BTRFS_IOC_QGROUP_LIMIT", ioctl(dir, btrfsQgroupLimit, &args))
 }
 
@@ -88,7 +88,7 @@ func (subvolumes) open(_ context.Context, p *place) (volume, error) {
 
 func (subvolumes) idle(_ context.Context, p *place) (quota.Bytes, error) {
 	u, err := subvolumeVolume{directory{p.plain()}}.usage(&p.record)
-	return max(u.Used, 0) + Ballast + slackBytes, err
+	return max(u.Used, 0) + slackBytes, err
 }
 
 func (subvolumes) remove(p *place) error {
@@ -144,7 +144,7 @@ func (v subvolumeVolume) usage(*record) (Usage, error) {
 		return Usage{}, err
 	}
 	referred := binary.LittleEndian.Uint64(info[8:]) // generation, referred, …
-	return Usage{Used: quota.Bytes(referred) - Ballast - slackBytes}, nil
+	return Usage{Used: quota.Bytes(referred) - slackBytes}, nil
 }
 
 func (v subvolumeVolume) resize(_ context.Context, _ *place, next *record) error {
@@ -159,6 +159,14 @@ func (v subvolumeVolume) resize(_ context.Context, _ *place, next *record) error
 		return fmt.Errorf("%w: it holds more than that", ErrResize)
 	}
 	return limitSubvolume(v.path, next.Bytes)
+}
+
+// reserve needs no ballast: the limit itself can move.
+func (v subvolumeVolume) reserve(r *record, free bool) error {
+	if free {
+		return limitSubvolume(v.path, r.Bytes+Ballast)
+	}
+	return limitSubvolume(v.path, r.Bytes)
 }
 
 // subvolumeID returns the id of the subvolume that dir is the top of.

@@ -92,6 +92,11 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = c.Wait()
+		if !detachedUppers() { // there the mount stays for the next one
+			if done, err := s.Clean(t.Context()); err != nil || len(done) != 1 {
+				t.Fatal(done, err)
+			}
+		}
 		if n := devices(t, dir); n != 0 {
 			t.Fatalf("%d loop devices are left", n)
 		}

@@ -12,7 +12,7 @@
 //
 // Whoever writes inside sees ENOSPC or EDQUOT at the limit (± 2 %). A unit is a little larger than its limit: what the
 // layers' own directories need, and a ballast (Ballast, BallastInodes) that Reserve gives free for a seal, so that a full
-// feature can still be sealed and rolled back.
+// feature can still be sealed and rolled back: files that are removed and made again, or a limit that moves.
 //
 // Space on the host is never promised twice: an image is allocated whole before it is mounted, the limits of all units
 // together stay below Limits.Total, and no unit is made or opened that would leave less than 5 % of the host's file system

@@ -304,20 +304,17 @@ func resizeFile(f *os.File, size int64) error {
 func (v *imageVolume) resizeInodes(p *place, next *record) error {
 	more := int(*next.Inodes - *p.Inodes)
 	dir := filepath.Join(v.top(), ballastName, surplusName)
-	have, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if more > len(have) {
-		return fmt.Errorf("%w: a feature's disk is made for its inodes, and this one for at most %d; fork it", ErrResize, int(*p.Inodes)+len(have))
+	have := surplusIn(dir)
+	if more > have {
+		return fmt.Errorf("%w: a feature's disk is made for its inodes, and this one for at most %d; fork it", ErrResize, int(*p.Inodes)+have)
 	}
 	for n := range max(more, 0) { // the last ones, so that they stay numbered without a gap
-		if err := os.Remove(filepath.Join(dir, strconv.Itoa(len(have)-1-n))); err != nil {
+		if err := os.Remove(filepath.Join(dir, strconv.Itoa(have-1-n))); err != nil {
 			return err
 		}
 	}
 	if more < 0 {
-		if err := fillInodes(dir, len(have), -more); err != nil {
+		if err := fillInodes(dir, have, -more); err != nil {
 			return fmt.Errorf("%w: it holds more than %d inodes: %w", ErrResize, *next.Inodes, err)
 		}
 	}
@@ -327,7 +324,7 @@ func (v *imageVolume) resizeInodes(p *place, next *record) error {
 
 // grow makes the image larger until at least so many more bytes are free, and takes what is too much into the next limit.
 func (v *imageVolume) grow(p *place, next *record, more quota.Bytes) error {
-	before, err := v.free()
+	before, inodes, err := v.free()
 	if err != nil {
 		return err
 	}
@@ -343,7 +340,11 @@ func (v *imageVolume) grow(p *place, next *record, more quota.Bytes) error {
 	defer func() { _ = l.Close() }()
 	const turns = 8
 	for range turns {
-		now, err := v.free()
+		now, have, err := v.free()
+		if err == nil && have > inodes && next.Inodes != nil { // they come with the blocks, and were not asked for
+			dir := filepath.Join(v.top(), ballastName, surplusName)
+			err = fillInodes(dir, surplusIn(dir), int(have-inodes))
+		}
 		if err != nil || now-before >= more {
 			return err
 		}
@@ -356,12 +357,18 @@ func (v *imageVolume) grow(p *place, next *record, more quota.Bytes) error {
 	return fmt.Errorf("%w: it does not grow", ErrResize)
 }
 
-func (v *imageVolume) free() (quota.Bytes, error) {
+func (v *imageVolume) free() (quota.Bytes, quota.Count, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(v.root.Fd()), &st); err != nil {
-		return 0, os.NewSyscallError("fstatfs", err)
+		return 0, 0, os.NewSyscallError("fstatfs", err)
 	}
-	return quota.Bytes(int64(st.Bavail) * st.Frsize), nil
+	return quota.Bytes(int64(st.Bavail) * st.Frsize), quota.Count(st.Ffree), nil
+}
+
+// surplusIn counts the files that take inodes away.
+func surplusIn(dir string) int {
+	have, _ := os.ReadDir(dir) // without the directory there are none
+	return len(have)
 }
 
 func (v *imageVolume) growTo(image, l *os.File, size quota.Bytes) error {

@@ -42,6 +42,14 @@ func (p *place) makePlain() error {
 	return os.Chmod(p.plain(), 0o700) // whatever the umask is
 }
 
+func (p *place) makeContent() error {
+	content := filepath.Join(p.plain(), contentName)
+	if err := os.Mkdir(content, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(content, 0o700) // whatever the umask is
+}
+
 // memory is the mechanism Tmpfs. features/ID/disk is only there to be locked.
 type memory struct{ unplanned }
 
@@ -123,7 +131,7 @@ func (watched) create(_ context.Context, p *place) error {
 	if err := p.makePlain(); err != nil {
 		return err
 	}
-	return os.Mkdir(filepath.Join(p.plain(), contentName), 0o700)
+	return p.makeContent()
 }
 func (watched) remove(p *place) error { return os.RemoveAll(p.plain()) }
 
@@ -137,6 +145,8 @@ func (watched) idle(ctx context.Context, p *place) (quota.Bytes, error) {
 }
 
 type watchedVolume struct{ directory }
+
+func (watchedVolume) reserve(*record, bool) error { return nil } // nothing stops a writer there
 
 func (watchedVolume) resize(context.Context, *place, *record) error { return nil }
 

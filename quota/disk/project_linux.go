@@ -105,10 +105,10 @@ func (projects) create(_ context.Context, p *place) error {
 	if err := setProject(dir, p.Project); err != nil {
 		return err
 	}
-	if err := limitProject(dir, &p.record); err != nil {
+	if err := limitProject(dir, &p.record, 0, 0); err != nil {
 		return err
 	}
-	return furnish(p.plain())
+	return p.makeContent()
 }
 
 // freeProject finds an id that nobody on this file system uses, and marks it as ours. Others number upwards from 1.
@@ -151,13 +151,13 @@ func setProject(dir *os.File, id uint32) error {
 	return os.NewSyscallError("FS_IOC_FSSETXATTR", ioctl(dir, fsSetXattr, &x))
 }
 
-// limitProject sets what the record says; without a record, nothing is limited any more.
-func limitProject(dir *os.File, r *record) error {
+// limitProject sets what the record says, and some more; without a limit there, nothing is limited any more.
+func limitProject(dir *os.File, r *record, bytes quota.Bytes, inodes quota.Count) error {
 	q := dqblk{valid: limitsValid}
 	if r.Bytes > 0 {
-		q.hard = uint64((r.Bytes + Ballast + slackBytes) / quotaBlock)
+		q.hard = uint64((r.Bytes + slackBytes + bytes) / quotaBlock)
 		if r.Inodes != nil {
-			q.inodesHard = uint64(*r.Inodes + BallastInodes + slackInodes + 2) // and the top and what counts
+			q.inodesHard = uint64(*r.Inodes + slackInodes + inodes + 2) // the top, and what counts
 		}
 	}
 	q.soft, q.inodesSoft = q.hard, q.inodesHard
@@ -170,7 +170,7 @@ func (projects) open(_ context.Context, p *place) (volume, error) {
 
 func (projects) idle(_ context.Context, p *place) (quota.Bytes, error) {
 	u, err := projectVolume{directory{p.plain()}}.usage(&p.record)
-	return max(u.Used, 0) + Ballast + slackBytes, err
+	return max(u.Used, 0) + slackBytes, err
 }
 
 func (projects) remove(p *place) error {
@@ -189,7 +189,7 @@ func (s *Store) dropProject(id uint32) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	if err := limitProject(dir, &record{Project: id}); err != nil {
+	if err := limitProject(dir, &record{Project: id}, 0, 0); err != nil {
 		return err
 	}
 	if err := os.Remove(s.marker(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -236,8 +236,8 @@ func (v projectVolume) usage(r *record) (Usage, error) {
 		return Usage{}, err
 	}
 	return Usage{
-		Used:   quota.Bytes(q.space) - Ballast - slackBytes,
-		Inodes: quota.Count(q.inodes) - BallastInodes - slackInodes - 2,
+		Used:   quota.Bytes(q.space) - slackBytes,
+		Inodes: quota.Count(q.inodes) - slackInodes - 2,
 	}, nil
 }
 
@@ -254,5 +254,18 @@ func (v projectVolume) resize(_ context.Context, _ *place, next *record) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	return limitProject(dir, next)
+	return limitProject(dir, next, 0, 0)
+}
+
+// reserve needs no ballast: the limit itself can move.
+func (v projectVolume) reserve(r *record, free bool) error {
+	dir, err := os.Open(v.path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	if free {
+		return limitProject(dir, r, Ballast, BallastInodes)
+	}
+	return limitProject(dir, r, 0, 0)
 }

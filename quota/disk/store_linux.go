@@ -149,6 +149,8 @@ type volume interface {
 	usage(r *record) (Usage, error)
 	// resize makes the limits what next says, and notes in next what it has to.
 	resize(ctx context.Context, p *place, next *record) error
+	// reserve gives the ballast free, or takes it back.
+	reserve(r *record, free bool) error
 	sync(p *place) error
 	close() error
 }

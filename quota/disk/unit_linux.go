@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/quota"
 )
 
 // Names in features/ID.
@@ -114,17 +116,10 @@ func (u *Unit) Resize(ctx context.Context, l Limits) error {
 func (u *Unit) Reserve(free bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	switch {
-	case u.closed:
+	if u.closed {
 		return errClosed
-	case u.place.Mechanism == Watched:
-		return nil // nothing stops a writer there
 	}
-	dir := filepath.Join(u.volume.top(), ballastName)
-	if free {
-		return dropBallast(dir)
-	}
-	return makeBallast(dir)
+	return u.volume.reserve(&u.place.record, free)
 }
 
 // furnish makes what is at the top of an empty unit.
@@ -151,16 +146,37 @@ func makeBallast(dir string) error {
 			return err
 		}
 		if n == 0 {
-			err = unix.Fallocate(int(f.Fd()), 0, 0, int64(Ballast))
-			if errors.Is(err, unix.EOPNOTSUPP) {
-				_, err = f.Write(make([]byte, Ballast))
-			}
+			err = allocateBallast(f)
 		}
 		if err := errors.Join(err, f.Close()); err != nil {
 			return &os.PathError{Op: "allocate", Path: f.Name(), Err: err}
 		}
 	}
 	return nil
+}
+
+// reserve removes the ballast, or makes it again.
+func (v *imageVolume) reserve(_ *record, free bool) error {
+	dir := filepath.Join(v.top(), ballastName)
+	if free {
+		return dropBallast(dir)
+	}
+	return makeBallast(dir)
+}
+
+// allocateBallast makes the large file. An eighth of it may be missing: file systems ask for some blocks more than they use,
+// and that they lack here is what the unit is full for.
+func allocateBallast(f *os.File) (err error) {
+	for size := Ballast; size >= Ballast/8*7; size -= 32 * quota.KiB {
+		err = unix.Fallocate(int(f.Fd()), 0, 0, int64(size))
+		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+			break
+		}
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		_, err = f.Write(make([]byte, Ballast))
+	}
+	return err
 }
 
 func dropBallast(dir string) error {
