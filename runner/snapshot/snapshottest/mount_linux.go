@@ -114,10 +114,41 @@ func overlay(s snapshot.Stack, userXattr bool) (int, error) {
 			return -1, fmt.Errorf("overlay option %s=%s: %w", o[0], o[1], err)
 		}
 	}
-	if err := unix.FsconfigCreate(fs); err != nil {
+	err = unix.FsconfigCreate(fs)
+	if errors.Is(err, unix.EINVAL) && len(s.Lower) > 10 {
+		return oldOverlay(s, userXattr, dirs)
+	}
+	if err != nil {
 		return -1, fmt.Errorf("overlay of %d layers: %w", len(s.Lower), err)
 	}
 	return unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+}
+
+// oldOverlay is for kernels before 6.5, which know no lowerdir+: the options of mount(2) have 4,096 bytes, and what it
+// mounts is attached for a moment.
+func oldOverlay(s snapshot.Stack, userXattr bool, dirs []int) (int, error) {
+	at, err := os.MkdirTemp("", "caisson-overlay")
+	if err != nil {
+		return -1, err
+	}
+	defer os.Remove(at)
+	var options, lower []string
+	for _, o := range overlayOptions(s, userXattr, dirs) {
+		switch {
+		case o[0] == "lowerdir+":
+			lower = append(lower, o[1])
+		case o[1] == "":
+			options = append(options, o[0])
+		default:
+			options = append(options, o[0]+"="+o[1])
+		}
+	}
+	options = append(options, "lowerdir="+strings.Join(lower, ":"))
+	if err := unix.Mount("overlay", at, "overlay", 0, strings.Join(options, ",")); err != nil {
+		return -1, fmt.Errorf("overlay of %d layers: %w", len(lower), err)
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, at, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	return fd, errors.Join(err, unix.Unmount(at, unix.MNT_DETACH))
 }
 
 // overlayOptions are names and values; dirs are the lower directories, the upper and the work directory.
