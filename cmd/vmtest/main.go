@@ -39,7 +39,7 @@ type options struct {
 }
 
 // defaultPackages are those whose behaviour depends on the kernel and the cgroup version.
-const defaultPackages = "./quota,./isolation/native,./isolation/isolationtest,./runner/snapshot,./runner,./cmd/caisson"
+const defaultPackages = "./quota,./quota/disk,./isolation/native,./isolation/isolationtest,./runner/snapshot,./runner,./cmd/caisson"
 
 // errFailed means that a test in the machine failed, and that the output says which.
 var errFailed = errors.New("tests failed in the virtual machine")

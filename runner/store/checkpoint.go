@@ -163,8 +163,13 @@ func (s *Store) checkpoints(ctx context.Context, where, featureID string, args .
 	at := map[string]int{} // id → index in list
 	for rows.Next() {
 		c, err := scanCheckpoint(rows)
-		if err != nil {
-			return nil, err
+		if err != nil { // it is named, and does not keep the others from being listed
+			texts, rerr := rescue(rows)
+			if rerr != nil {
+				return nil, errors.Join(err, rerr)
+			}
+			c = runner.CheckpointRecord{Checkpoint: runner.Checkpoint{ID: texts[0], FeatureID: texts[1], Feature: texts[2], Parent: texts[3],
+				Damaged: "its row in the store: " + err.Error()}}
 		}
 		at[c.ID] = len(list)
 		list = append(list, c)

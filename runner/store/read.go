@@ -140,25 +140,41 @@ func (s *Store) join(ctx context.Context, tail string, args ...any) (list []runn
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() {
-		var fr featureRow
-		var tr taskRow
-		if err := rows.Scan(append(fr.into(), tr.into()...)...); err != nil {
-			return nil, err
-		}
-		f, err := fr.record()
+		f, err := scanFeature(rows)
 		if err != nil {
 			return nil, err
 		}
-		f.Last = tr.record()
 		list = append(list, f)
 	}
 	return list, rows.Err()
 }
 
+// scanFeature reads a feature and its task. One that is damaged is named, and does not keep the others from being listed.
+func scanFeature(rows *sql.Rows) (runner.FeatureRecord, error) {
+	var fr featureRow
+	var tr taskRow
+	if err := rows.Scan(append(fr.into(), tr.into()...)...); err != nil {
+		texts, rerr := rescue(rows)
+		if rerr != nil {
+			return runner.FeatureRecord{}, errors.Join(err, rerr)
+		}
+		return runner.FeatureRecord{ID: texts[0], Name: texts[1], Workspace: texts[2], Damaged: err.Error()}, nil
+	}
+	f, err := fr.record()
+	if err != nil {
+		f.Damaged = "labels: " + err.Error()
+	}
+	f.Last = tr.record()
+	return f, nil
+}
+
 func (s *Store) withSteps(ctx context.Context, list []runner.FeatureRecord) error {
 	for i := range list {
 		if t := list[i].Last; t != nil {
-			if err := s.steps(ctx, t); err != nil {
+			err := s.steps(ctx, t)
+			if errors.Is(err, &runner.Error{Code: runner.CodeDamaged}) {
+				list[i].Damaged = err.Error()
+			} else if err != nil {
 				return err
 			}
 		}
@@ -181,7 +197,7 @@ func (s *Store) steps(ctx context.Context, t *runner.TaskRecord) (err error) {
 		}
 		st.Options = raw(options)
 		if err := json.Unmarshal([]byte(args), &st.Args); err != nil {
-			return err
+			return damaged(fmt.Sprintf("step %d of task %s", st.N, t.ID), err)
 		}
 		t.Steps = append(t.Steps, st)
 	}
