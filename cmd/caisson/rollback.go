@@ -26,8 +26,8 @@ func newRollbackCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback FEATURE [--to CHECKPOINT | --last-good] [--paths GLOB… | --smart --violations FILE]",
 		Short: "Put a feature, or some of its paths, back into the state of a checkpoint",
-		Long: `Put a feature back into the state of a checkpoint: without --to and --last-good into that of the newest one that differs
-from what there is. What there was is sealed first, so that a rollback can be undone; the last lines say how. Processes that hold the workspace or the
+		Long: `Put a feature back into the state of a checkpoint: without --to and --last-good into that of head, the one that what
+there is goes on from. What there was is sealed first, so that a rollback can be undone; the last lines say how. Processes that hold the workspace or the
 home directory are stopped, and the feature stays; with --keep all of them go on, which is refused while one holds it.
 No process sees a half state.
 
