@@ -27,8 +27,7 @@ func hostOn(t testing.TB, kind string, size quota.Bytes) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { m.Close() })
-		return procPath(m)
+		return reachable(t, m)
 	}
 	program, err := tool("mkfs." + kind)
 	testenv.Need(t, feature, err)
@@ -49,8 +48,22 @@ func hostOn(t testing.TB, kind string, size quota.Bytes) string {
 	defer l.Close()
 	m, err := mount(kind, attributes, "source="+l.Name())
 	testenv.Need(t, feature, err)
+	return reachable(t, m)
+}
+
+// reachable returns a path to a detached mount; kernels before 6.15 mount units in it, so there it is attached.
+func reachable(t testing.TB, m *os.File) string {
+	t.Helper()
 	t.Cleanup(func() { m.Close() })
-	return procPath(m)
+	if detachedUppers() {
+		return procPath(m)
+	}
+	dir := t.TempDir()
+	if err := unix.MoveMount(int(m.Fd()), "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
 }
 
 func freeOf(t testing.TB, dir string) (part float64) {
