@@ -752,3 +752,149 @@ func TestPause(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// What was not on disk for certain when the machine went down is read again before it is trusted.
+func TestAfterAReboot(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	run(t, b, steps(b, "f", "echo one > x", "echo two > x"))
+	list, err := b.Checkpoints(t.Context(), "f") // now they are indexed
+	if err != nil || !list[2].Indexed || list[2].Durable {
+		t.Fatalf("%+v %v", list, err)
+	}
+	dir := filepath.Join(b.state, "features", list[0].FeatureID)
+	u, err := b.disk.Open(t.Context(), list[0].FeatureID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sealed, err := filepath.Glob(filepath.Join(u.Dir(), "layers/*/w/x"))
+	if err != nil || len(sealed) != 2 {
+		t.Fatal(sealed, err)
+	}
+	if err := errors.Join(os.WriteFile(sealed[0], nil, 0o644), u.Close(), os.WriteFile(filepath.Join(dir, "boot"), []byte("another\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Checkpoint(t.Context(), "f", runner.CheckpointOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if list, err = b.Checkpoints(t.Context(), "f"); err != nil || list[1].Damaged == "" || list[2].Damaged != "" || !list[2].Durable {
+		t.Fatalf("%+v %v", list, err)
+	}
+}
+
+// A feature keeps its limits until others are asked for by name.
+func TestResizedDisk(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	r := steps(b, "f", "true")
+	r.Profile = loadProfile(t, map[string][]string{"disk": {"20m"}})
+	run(t, b, r)
+	r.Profile = loadProfile(t, nil)
+	if res, _, _ := run(t, b, r); res.Disk == nil || res.Disk.Limit != 20<<20 {
+		t.Fatalf("%+v", res.Disk)
+	}
+	r.Profile = loadProfile(t, map[string][]string{"disk": {"40m"}})
+	res, err := b.Run(t.Context(), r)
+	if runner.CodeOf(err) == runner.CodeQuota { // this kernel lets us make nothing larger, and says so
+		return
+	}
+	if err != nil || res.Disk.Limit != 40<<20 {
+		t.Fatalf("%+v %v", res, err)
+	}
+}
+
+// Killed at any moment of a task with several steps, a supervisor leaves a feature whose steps and checkpoints agree: a
+// step that is done has its state, and a resume ends as if nothing had happened.
+func TestKilledWithCheckpoints(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	n := 12
+	if os.Getenv("CAISSON_TEST_LONG") != "" {
+		n = 500
+	}
+	for i := range n {
+		b.write(t, "file", "old\n")
+		if err := os.RemoveAll(filepath.Join(b.workspace, "d")); err != nil {
+			t.Fatal(err)
+		}
+		c := b.process(t, "steps", "echo 1 >> log; echo a > a", "echo 2 >> log; rm a; mkdir a", "echo 3 >> log; cp log copy")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i%40) * 5 * time.Millisecond)
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		if !b.resumed(t) {
+			t.Fatalf("after %d kills", i+1)
+		}
+	}
+}
+
+// resumed opens the state directory of a dead supervisor, checks what it finds, and goes on.
+func (b *bench) resumed(t *testing.T) bool {
+	t.Helper()
+	features, err := b.Features(t.Context(), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range features {
+		if err := second(b.GC(t.Context(), false)); err != nil {
+			t.Fatal(err)
+		}
+		l, err := b.Wait(t.Context(), f.ID) // settles it
+		if runner.CodeOf(err) == runner.CodeNotFound {
+			continue // it never had layers
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := b.Checkpoints(t.Context(), f.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		task, err := b.Task(t.Context(), l.TaskID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"", "1", "12", "123"}
+		for _, c := range list {
+			if c.Damaged != "" || c.Lost {
+				t.Errorf("%+v", c)
+			}
+			if got := b.log(t, f.ID+"@"+c.ID); got != want[c.Step] {
+				t.Errorf("%s after step %d shows %q", c.Reason, c.Step, got)
+			}
+		}
+		for i, st := range task.Steps {
+			if st.State == runner.StepDone && i < 2 && st.Checkpoint == "" {
+				t.Errorf("step %d is done and has no state: %+v", st.N, task)
+			}
+		}
+		if task.State != runner.StateSucceeded {
+			r, err := b.Resume(t.Context(), task.ID, runner.ResumeOptions{RetryInterrupted: true})
+			if err != nil || !r.OK() {
+				t.Errorf("%+v %v", r, err)
+			}
+		}
+		if got := b.log(t, f.ID); got != "123" {
+			t.Errorf("in the end it shows %q", got)
+		}
+		if err := b.Remove(t.Context(), []string{f.ID}, true); err != nil {
+			t.Error(err)
+		}
+	}
+	return !t.Failed()
+}
+
+// log is the file log of a state, without line ends.
+func (b *bench) log(t *testing.T, ref string) string {
+	t.Helper()
+	var text bytes.Buffer
+	if err := b.Diff(t.Context(), ref, &text, snapshot.DiffOptions{Paths: []string{"log"}}); err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	for line := range strings.Lines(text.String()) {
+		if rest, ok := strings.CutPrefix(line, "+"); ok && !strings.HasPrefix(line, "+++") {
+			got.WriteString(strings.TrimSpace(rest))
+		}
+	}
+	return got.String()
+}

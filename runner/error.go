@@ -132,6 +132,9 @@ func typedByKind(err error) *Error {
 	if e, ok := errors.AsType[*disk.RoomError](err); ok {
 		return refuse(CodeDisk, cmp.Or(e.Remedy, "ask for less with --disk, or free space with `caisson gc` and `caisson rm`"), "%v", e)
 	}
+	if errors.Is(err, disk.ErrResize) {
+		return refuse(CodeQuota, "leave --disk and --inodes out, or start another feature with them", "%v", err)
+	}
 	if e, ok := errors.AsType[*quota.LimitError](err); ok {
 		return refuse(CodeConfiguration, "", "%v", e)
 	}

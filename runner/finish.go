@@ -47,6 +47,9 @@ func (t *task) finish(ctx context.Context, err error) error {
 		}
 	}
 	t.res.Disk = t.diskUsage()
+	if good, err := t.s.opt.Journal.LastGood(ctx, t.feature.ID); err == nil && len(t.res.Gates) > 0 {
+		t.res.LastGood = good.ID
+	}
 	t.res.State = endOf(t.res.Verdict)
 	t.res.Ended = time.Now()
 	return errors.Join(err, typed(t.end(ctx), "recording a task's end"))
@@ -146,7 +149,9 @@ func (t *task) stop(ctx context.Context) error {
 }
 
 // stays reports whether the sandbox outlives the task.
-func (t *task) stays() bool { return !t.owner || t.req.Detach && t.live != nil }
+func (t *task) stays() bool {
+	return !t.owner || t.req.Detach && t.live != nil && !t.live.Closed(t.ctx)
+}
 
 // flush waits until the caller has all of the output. A caller that does not read is waited for when the task ended by
 // itself, until ctx is done, and hardly at all when the task was to end at a promised time.

@@ -242,6 +242,9 @@ func (s *Supervisor) Import(ctx context.Context, feature string, r io.Reader, o 
 			return err
 		}
 		record, err := x.layers.Import(ctx, r, o)
+		if err != nil && !full(err) && ctx.Err() == nil {
+			return &Error{Code: CodeUsage, Cause: "the archive cannot be imported", Exit: ExitRefused, Err: err, Remedy: "look at the file; --digest must be of the archive uncompressed"}
+		}
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ import (
 const (
 	helperState     = "CAISSON_RUNNER_TEST_STATE"
 	helperWorkspace = "CAISSON_RUNNER_TEST_WORKSPACE"
-	helperAct       = "CAISSON_RUNNER_TEST_ACT" // run, promote, or unprivileged
+	helperAct       = "CAISSON_RUNNER_TEST_ACT" // run, steps, promote, or unprivileged
 )
 
 func TestMain(m *testing.M) {
@@ -72,8 +72,15 @@ func helper(state, workspace, act string, args []string) error {
 		_, err = s.Promote(ctx, args[0], runner.PromoteOptions{})
 	default:
 		var r *runner.Result
-		r, err = s.Run(ctx, runner.Request{Workspace: workspace, Profile: p, Steps: []runner.Step{{Args: args}},
-			Promote: runner.PromoteApply, Stdout: os.Stdout, Stderr: os.Stderr})
+		request := runner.Request{Workspace: workspace, Profile: p, Steps: []runner.Step{{Args: args}},
+			Promote: runner.PromoteApply, Stdout: os.Stdout, Stderr: os.Stderr}
+		if act == "steps" {
+			request.Promote, request.Steps = runner.PromoteNone, nil
+			for _, script := range args {
+				request.Steps = append(request.Steps, runner.Step{Args: []string{"sh", "-c", script}})
+			}
+		}
+		r, err = s.Run(ctx, request)
 		if err == nil && r.Verdict != runner.VerdictOK {
 			err = fmt.Errorf("%s: %s", r.Verdict, r.Cause)
 		}

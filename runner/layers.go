@@ -1,12 +1,16 @@
 package runner
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/overlay"
@@ -18,13 +22,95 @@ func (x *session) open(ctx context.Context, a access) (err error) {
 		return err
 	}
 	x.layers, err = openLayers(x.feature.Driver, x.openOptions(ctx, a == reading))
-	if err != nil {
+	if err != nil || a == reading {
 		return damaged(err, x.feature.Name)
 	}
-	if a == writing {
-		return x.reconcile(ctx, false)
+	return errors.Join(x.reconcile(ctx, false), x.afterBoot(ctx))
+}
+
+// resize gives an old feature's disk the limits that were asked for by name.
+func (x *session) resize(ctx context.Context, p *profiles.Effective) error {
+	limits, asked := diskLimits(p)
+	now := x.limits()
+	now.Total = limits.Total
+	byName := func(key string) bool { return strings.HasPrefix(p.Origins[key], "flag") }
+	if byName("limits.disk") && asked {
+		now.Bytes = limits.Bytes
 	}
-	return nil
+	if byName("limits.inodes") {
+		now.Inodes = limits.Inodes
+	}
+	if x.unit == nil || now.Bytes == x.feature.Disk && inodes(now) == x.feature.Inodes {
+		return nil
+	}
+	if err := x.unit.Resize(ctx, now); err != nil {
+		return err
+	}
+	n := inodes(now)
+	x.feature.Disk, x.feature.Inodes = now.Bytes, n
+	return x.s.opt.Journal.UpdateFeature(ctx, x.feature.ID, FeatureUpdate{Disk: &now.Bytes, Inodes: &n})
+}
+
+// inodes is a limit as the journal has it: 0 is none.
+func inodes(l disk.Limits) quota.Count {
+	if l.Inodes == nil {
+		return 0
+	}
+	return *l.Inodes
+}
+
+// afterBoot looks, when the machine has been started anew, at the checkpoints that may not have been on disk by then.
+func (x *session) afterBoot(ctx context.Context) error {
+	now, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil //nolint:nilerr // not this system's
+	}
+	file := filepath.Join(x.dir, "boot")
+	if then, err := os.ReadFile(file); err == nil && bytes.Equal(now, then) {
+		return nil
+	} else if err == nil {
+		if err := x.verify(ctx); err != nil {
+			return err
+		}
+	}
+	return noteBoot(x.dir)
+}
+
+// noteBoot writes down which run of the machine a feature was last written in.
+func noteBoot(dir string) error {
+	now, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return nil //nolint:nilerr // not this system's
+	}
+	return os.WriteFile(filepath.Join(dir, "boot"), now, 0o600)
+}
+
+// verify reads the checkpoints that were not durable, and names those that lost something.
+func (x *session) verify(ctx context.Context) error {
+	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		if r.Durable || r.Lost || r.Damaged != "" || r.AliasOf != "" {
+			continue
+		}
+		i, err := x.layers.Index(ctx, r.ID)
+		why, yes := "", true
+		u := CheckpointUpdate{Durable: &yes}
+		if err != nil {
+			why = err.Error()
+		} else if r.Indexed && i.Digest != r.Digest {
+			why = "it was not on disk when the machine went down"
+		}
+		if why != "" {
+			u = CheckpointUpdate{Damaged: &why}
+		}
+		if err := x.s.opt.Journal.UpdateCheckpoint(ctx, r.ID, u); err != nil {
+			return err
+		}
+	}
+	return x.layers.Sync(ctx)
 }
 
 func (x *session) openOptions(ctx context.Context, readOnly bool) snapshot.OpenOptions {
@@ -99,7 +185,12 @@ func (x *session) make(ctx context.Context) (err error) {
 		x.layers, err = createLayers(x.feature.Driver, snapshot.CreateOptions{Dir: x.base(), Workspace: x.feature.Workspace,
 			Feature: x.feature.ID, Bases: x.s.bases(), Owner: owner, UserXattr: !x.s.privileged(), Journal: x.dir, Sync: x.syncer()})
 	} else {
-		err = x.open(ctx, writing)
+		if err = x.open(ctx, writing); err == nil {
+			err = x.resize(ctx, x.policy)
+		}
+	}
+	if err == nil && x.fresh {
+		err = noteBoot(x.dir)
 	}
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ func (s *Supervisor) Logs(ctx context.Context, ref string, o LogOptions, stdout,
 		}
 		return o.write(r, stdout, stderr)
 	}
-	if log := s.liveLog(f.ID, id); o.Follow && log != nil {
+	if log := s.liveLog(id); o.Follow && log != nil {
 		err = log.Follow(ctx, do)
 	} else {
 		err = logfile.Replay(s.logPath(f.ID, id), do)
@@ -51,13 +51,9 @@ func (s *Supervisor) Logs(ctx context.Context, ref string, o LogOptions, stdout,
 }
 
 // liveLog is the log of a task that runs in this process, or nil.
-func (s *Supervisor) liveLog(feature, task string) *logfile.Writer {
-	if x := s.session(feature); x != nil {
-		for _, t := range x.running() {
-			if t.res.TaskID == task {
-				return t.steps.Log
-			}
-		}
+func (s *Supervisor) liveLog(task string) *logfile.Writer {
+	if t := s.task(task); t != nil {
+		return t.steps.Log
 	}
 	return nil
 }

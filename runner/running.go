@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"syscall"
 	"time"
@@ -112,7 +113,14 @@ func (s *Supervisor) alive(ctx context.Context, ref string) (*session, error) {
 	if err != nil {
 		return nil, explain(err, "feature", ref)
 	}
-	if x := s.session(f.ID); x != nil {
+	x := s.session(f.ID)
+	if x != nil && x.sandbox() != nil && x.sandbox().Closed(ctx) { // it failed, and was ended: the state is safe
+		if err := x.shutDown(ctx, StopOptions{Seal: true}); err != nil {
+			return nil, err
+		}
+		x = nil
+	}
+	if x != nil {
 		return x, nil
 	}
 	return nil, refuse(CodeNotLive, "caisson run -d --feature "+f.Name, "the feature %s is not live", f.Name)
@@ -218,7 +226,7 @@ func (s *Supervisor) Stop(ctx context.Context, features []string, o StopOptions)
 
 // shutDown asks what runs to end, ends it, seals the last state, and lets the feature go.
 func (x *session) shutDown(ctx context.Context, o StopOptions) error {
-	if err := x.pause(ctx, false); err != nil { // what stands still does not end
+	if err := x.pause(ctx, false); err != nil && !errors.Is(err, os.ErrClosed) { // what stands still does not end
 		return err
 	}
 	x.terminate(ctx, o.Grace)

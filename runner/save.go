@@ -54,6 +54,10 @@ func (x *session) evenFull(do func() error) error {
 	_ = x.unit.Reserve(true)
 	err = do()
 	_ = x.unit.Reserve(false) // what of it fits
+	if full(err) {
+		return &Error{Code: CodeQuota, Cause: "the disk of " + x.feature.Name + " is full", Exit: ExitRefused, Err: err,
+			Remedy: "caisson rollback --no-undo " + x.feature.Name + ", or drop checkpoints: caisson checkpoint rm; or caisson run --disk SIZE"}
+	}
 	return err
 }
 
@@ -129,7 +133,7 @@ func (t *task) saveLast(ctx context.Context) error {
 		return nil
 	}
 	before := len(t.res.Checkpoints)
-	if err := t.save(ctx, ReasonStep, len(t.req.Steps)); err != nil {
+	if err := t.save(ctx, ReasonStep, max(t.stepNow(), t.first)); err != nil {
 		return err
 	}
 	if len(t.res.Checkpoints) > before {

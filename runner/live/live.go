@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -282,6 +283,12 @@ func (f *Feature) Pause(ctx context.Context) error { return f.box.Freeze(ctx) }
 
 // Unpause undoes Pause.
 func (f *Feature) Unpause(ctx context.Context) error { return f.box.Thaw(ctx) }
+
+// Closed reports whether the sandbox has ended by itself.
+func (f *Feature) Closed(ctx context.Context) bool {
+	_, err := f.box.Processes(ctx)
+	return errors.Is(err, os.ErrClosed)
+}
 
 // Close ends the sandbox; the layers stay open.
 func (f *Feature) Close(ctx context.Context) error {
