@@ -104,6 +104,7 @@ func (g *Gateway) enter(f *flow) string {
 		}
 	}
 	g.flows[f] = struct{}{}
+	f.event.Step = e.step
 	g.running.Add(1)
 	return ""
 }

@@ -84,7 +84,7 @@ type epoch struct {
 type Usage struct {
 	Out, In     int64 // bytes
 	Connections int   // now
-	Dropped     int64 // events that came too fast to be told one by one
+	Dropped     int64 // refusals that came too fast to be told one by one
 }
 
 // Start puts a gateway behind a device.
@@ -299,22 +299,22 @@ func (g *Gateway) Close() error {
 // refused tells of a refusal.
 func (g *Gateway) refused(e Event, v Verdict) {
 	e.Verdict, e.Rule, e.Reason, e.Remedy = VerdictRefused, v.Rule, v.Reason, v.Remedy
+	e.Step = g.current.Load().step
+	if !g.events.Allow() { // of refusals; what was let through is always told
+		g.dropped.Add(1)
+		return
+	}
 	g.tell(e)
 }
 
-// tell passes an event on, unless they come too fast.
+// tell passes an event on.
 func (g *Gateway) tell(e Event) {
 	if g.opt.Events == nil {
-		return
-	}
-	if !g.events.Allow() {
-		g.dropped.Add(1)
 		return
 	}
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
-	e.Step = g.current.Load().step
 	g.opt.Events(e)
 }
 

@@ -519,6 +519,8 @@ func TestHTTP(t *testing.T) {
 		"CONNECT evil.test:443 HTTP/1.1\r\n" + host + "\r\n",
 		"GET / HTTP/1.1\r\n" + host + "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABk\r\n\r\n",
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"TRACE / HTTP/1.1\r\n" + host + "\r\n",
+		"M-SEARCH / HTTP/1.1\r\nHost: evil.test\r\n\r\nGET / HTTP/1.1\r\nHost: evil.test\r\n\r\n",
 		"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: evil.test\r\n\r\n",
 		"GET / HTTP/1.1\r\n" + host + " folded: x\r\nHo st: evil.test\r\n\r\n",
 	} {
@@ -597,7 +599,7 @@ func TestSetRule(t *testing.T) {
 	if _, err := a.Read(one); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("a connection that lost its permission: %v", err)
 	}
-	if e := w.want(VerdictCut, "a.test", "no entry"); e.Remedy != "a.test:7" || e.Step != 2 {
+	if e := w.want(VerdictCut, "a.test", "no entry"); e.Remedy != "a.test:7" || e.Step != 1 {
 		t.Errorf("%+v", e)
 	}
 	if _, err := b.Write(one); err != nil {

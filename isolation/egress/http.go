@@ -93,7 +93,10 @@ func (q *requests) sniff() (bool, error) {
 	for n := 1; ; n++ {
 		line, err := q.br.Peek(n)
 		if err != nil && len(line) < n {
-			if errors.Is(err, io.EOF) || errors.Is(err, bufio.ErrBufferFull) {
+			if errors.Is(err, bufio.ErrBufferFull) { // words and no end
+				return false, refuse("a first line of more than %d bytes", q.br.Size())
+			}
+			if errors.Is(err, io.EOF) {
 				return request(line), nil
 			}
 			return false, err
@@ -103,12 +106,20 @@ func (q *requests) sniff() (bool, error) {
 		text := bytes.TrimLeft(line, "\r\n \t")
 		word, rest, spaced := bytes.Cut(text, []byte(" "))
 		switch {
-		case len(word) > 32 || bytes.ContainsFunc(word, func(r rune) bool { return r < 'A' || r > 'z' || r > 'Z' && r < 'a' }):
+		case bytes.ContainsFunc(word, notToken) || !spaced && len(word) > maxMethod:
 			return false, nil
 		case spaced && bytes.IndexByte(rest, '\n') >= 0:
 			return request(text), nil
 		}
 	}
+}
+
+// maxMethod is more than any server takes for a method, in bytes.
+const maxMethod = 1 << 10
+
+// notToken reports whether a method may not hold r (RFC 9110, 5.6.2).
+func notToken(r rune) bool {
+	return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
 }
 
 // request reports whether text begins with METHOD URI HTTP/…, or with a method of HTTP/0.9.
@@ -176,6 +187,8 @@ func (q *requests) check(r *http.Request, first bool) error {
 	switch {
 	case r.ProtoMajor != 1:
 		return refuse("%s without TLS", r.Proto)
+	case r.Method == http.MethodTrace || r.Method == "TRACK":
+		return refuse("%s sends back what a client is not to see", r.Method)
 	case r.Method == http.MethodConnect:
 		return refuse("CONNECT asks for another destination")
 	case r.Header.Get("HTTP2-Settings") != "" || hasToken(r.Header.Values("Upgrade"), "h2c"):

@@ -27,6 +27,7 @@ type entry struct {
 	host   bool         // the host's loopback
 	ports  []portRange  // none: every port
 	tls    bool
+	denial bool // it stands in the list of denials
 }
 
 type portRange struct{ low, high uint16 }
@@ -51,8 +52,13 @@ func Parse(p Policy) (*Rule, error) {
 	if r.allow, err = g.entries("allow", p.Allow, nil); err != nil {
 		return nil, err
 	}
-	r.deny, err = g.entries("deny", p.Deny, nil)
-	return r, err
+	if r.deny, err = g.entries("deny", p.Deny, nil); err != nil {
+		return nil, err
+	}
+	for i := range r.deny {
+		r.deny[i].denial = true
+	}
+	return r, nil
 }
 
 // Mode is the rule's mode.
@@ -120,11 +126,16 @@ func parseEntry(text string) (entry, error) {
 		if len(e.ports) != 1 || e.ports[0].low != e.ports[0].high {
 			return e, errors.New("host needs one port: host:PORT")
 		}
+		if e.tls {
+			return e, errors.New("/tls stands behind a name, which TLS is checked for")
+		}
 		e.host, e.name = true, HostName
 		return e, nil
 	}
 	if strings.ContainsAny(host, "/:") || looksLikeAddr(host) {
-		e.prefix, err = parsePrefix(host)
+		if e.prefix, err = parsePrefix(host); err == nil && e.tls {
+			err = errors.New("/tls stands behind a name, which TLS is checked for")
+		}
 		return e, err
 	}
 	if below, ok := strings.CutPrefix(host, "*."); ok {
@@ -229,6 +240,8 @@ func (e *entry) matchesName(name string) bool {
 	switch {
 	case e.prefix.IsValid():
 		return false
+	case name == HostName: // no name of the world's: host:PORT alone means it, and a denial of everything around it
+		return e.host || e.denial && e.suffix && strings.HasSuffix(name, "."+e.name)
 	case e.suffix:
 		return strings.HasSuffix(name, "."+e.name)
 	}

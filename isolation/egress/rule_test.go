@@ -12,6 +12,7 @@ func TestTry(t *testing.T) {
 	policies := map[string]Policy{
 		"none":  {Mode: ModeNone, Allow: []string{"example.com"}},
 		"empty": {Mode: ModeAllow},
+		"inner": {Mode: ModeAllow, Allow: []string{"*.internal", "*.caisson.internal"}},
 		"open":  {Mode: ModeOpen, Deny: []string{"*.evil.test", "203.0.114.0/24", "bad.test:25"}},
 		"list": {Mode: ModeAllow, Allow: []string{"go", "example.com", "*.sub.test:80,8000-8999", "10.1.0.0/16:5432", "[2001:db8::/32]:443",
 			"192.0.2.7", "host:8080", "mail.test:465/tls", "mine"}, Deny: []string{"secret.example.com", "x.sub.test"},
@@ -51,6 +52,9 @@ func TestTry(t *testing.T) {
 		{"list", "192.0.2.7:9", true, "192.0.2.7"},
 		{"list", "host.caisson.internal:8080", true, "host:8080"},
 		{"list", "host.caisson.internal:8081", false, "allow"},
+		{"inner", "host.caisson.internal:22", false, "allow"},
+		{"inner", "x.caisson.internal:22", true, "*.internal"},
+		{"open", "host.caisson.internal:22", false, "open"},
 		{"list", "registry.npmjs.org:443", true, "mine → npm → registry.npmjs.org:443"},
 		{"list", "a.mine.test:1", true, "mine → a.mine.test:1"},
 	} {
@@ -120,7 +124,7 @@ func TestOddDestinations(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	for _, text := range []string{
-		"", "unknowngroup", "Go", "example.com:", "example.com:0", "example.com:80-70", "example.com:80-", "example.com:80,", "example.com/tls", "example.com:443/udp",
+		"", "unknowngroup", "Go", "example.com:", "example.com:0", "example.com:80-70", "example.com:80-", "example.com:80,", "example.com/tls", "example.com:443/udp", "10.0.0.0/8:443/tls", "host:80/tls",
 		"10.0.0.1/8", "10.0.0.0/33", "::ffff:10.0.0.0/104", "fe80::1%eth0", "exa mple.com", "*.", "*", "*.*.com", "a.*.com", "*example.com", "host", "host:1-9", "host:1,2",
 		"host.caisson.internal:80", "example.com.", "127.1", "bücher.example", "[2001:db8::1]:", "[2001:db8::1", "http://example.com", "example.com\n", "a\x00b.com",
 		"cycle",
