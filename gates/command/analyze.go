@@ -148,7 +148,11 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 				return a.stmt(c.Y, in)
 			})
 		}
-		return join(a.stmt(c.X, in), a.stmt(c.Y, in))
+		out := a.stmt(c.X, in)
+		before := maps.Clone(a.vars)
+		out = join(out, a.stmt(c.Y, in))
+		a.disagree(before)
+		return out
 	case *syntax.Block:
 		return a.stmts(c.Stmts, in)
 	case *syntax.Subshell:
@@ -158,13 +162,21 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 	case *syntax.WhileClause:
 		a.stmts(c.Cond, in)
 		a.forget(c.Do)
-		return vague(a.stmts(c.Do, in))
+		before := maps.Clone(a.vars)
+		out := vague(a.stmts(c.Do, in))
+		a.disagree(before)
+		return out
 	case *syntax.ForClause:
 		return a.forClause(c, in)
 	case *syntax.CaseClause:
 		a.word(c.Word)
 		for _, item := range c.Items {
+			for _, p := range item.Patterns {
+				a.substitutions(p)
+			}
+			before := maps.Clone(a.vars)
 			a.stmts(item.Stmts, in)
+			a.disagree(before)
 		}
 		return data{}
 	case *syntax.FuncDecl:
@@ -290,6 +302,9 @@ func (a *analyzer) declare(c *syntax.DeclClause) {
 		if !as.Naked {
 			a.assign(as)
 		}
+		if slices.ContainsFunc(c.Args, func(o *syntax.Assign) bool { return o.Name == nil && o.Value.Lit() == "-n" }) {
+			a.set(as.Name.Value, unknownText) // a reference to another
+		}
 		a.history(as.Name.Value)
 	}
 }
@@ -299,6 +314,9 @@ func (a *analyzer) assign(as *syntax.Assign) {
 	if as.Array != nil {
 		var list []string
 		for _, e := range as.Array.Elems {
+			if e.Index != nil {
+				a.substitutions(e.Index)
+			}
 			if e.Value != nil {
 				list = append(list, a.fields(e.Value)...)
 			}
@@ -307,6 +325,8 @@ func (a *analyzer) assign(as *syntax.Assign) {
 		return
 	}
 	if as.Index != nil {
+		a.substitutions(as.Index)
+		a.word(as.Value)
 		a.set(name, unknownText)
 		return
 	}

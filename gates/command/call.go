@@ -43,7 +43,7 @@ func (a *analyzer) call(c *syntax.CallExpr, in data) data {
 		}
 	}
 	if text, ok := a.aliases[c.Args[0].Lit()]; ok && !slices.Contains(a.calling, "alias "+c.Args[0].Lit()) {
-		return a.alias(c, text, in)
+		a.alias(c, text, in) // scripts do not know aliases: the word itself counts too
 	}
 	argv := a.fields(c.Args...)
 	from := a.expanded
@@ -120,11 +120,14 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 		a.params = append([]string{}, argv[1:]...)
 		out := a.stmt(body, in)
 		a.params, a.calling = params, a.calling[:len(a.calling)-1]
-		return out
+		if _, program := rules[c.name]; !program {
+			return out
+		} // it may not have been defined after all, or be passed over: the program counts too
 	}
 	if strings.Contains(word, "/") && !systemBin(word) {
 		return a.executes(c, a.abs(word))
 	}
+	c.name = unversioned(c.name)
 	if w, ok := wrappers[c.name]; ok {
 		if out, done := a.unwrap(c, w); done {
 			return out
@@ -137,6 +140,17 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 		c.deny("format", "it makes a new file system over what is there", "")
 	}
 	return c.output()
+}
+
+// unversioned is a program's name without the version that distributions add: python3.11, perl5.36-x86.
+func unversioned(name string) string {
+	if rules[name] != nil {
+		return name
+	}
+	if short := strings.TrimRight(name, "0123456789.-"); short != "" && (rules[short] != nil) {
+		return short
+	}
+	return name
 }
 
 // systemBin reports whether a path names a program of the system, which is then judged by its name.

@@ -29,7 +29,21 @@ func (e environ) Get(name string) expand.Variable {
 	if v, ok := e.a.vars[name]; ok {
 		return v
 	}
+	if secretName(name) {
+		e.a.expanded = max(e.a.expanded, fromSecret)
+	}
 	return unknownVariable
+}
+
+// secretName reports whether a variable of the environment is likely to hold a credential.
+func secretName(name string) bool {
+	up := strings.ToUpper(name)
+	for _, word := range []string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY", "CREDENTIAL"} {
+		if strings.Contains(up, word) {
+			return true
+		}
+	}
+	return false
 }
 
 var unknownVariable = expand.Variable{Set: true, Kind: expand.String, Str: unknownText}

@@ -69,13 +69,14 @@ func shellRule(c *invocation) {
 
 // shellText judges -c TEXT with its parameters.
 func (c *invocation) shellText(text string, params []string) {
-	saved := c.a.params
+	saved, zero := c.a.params, c.a.vars["0"]
 	c.a.params = []string{}
-	if len(params) > 1 {
+	if len(params) > 0 {
 		c.a.params = params[1:]
+		c.a.set("0", params[0])
 	}
 	c.a.inShell(c, text)
-	c.a.params = saved
+	c.a.params, c.a.vars["0"] = saved, zero
 }
 
 // scriptFile judges a script that is named.
@@ -235,6 +236,9 @@ func editor(c *invocation) {
 // evalRule judges text that the shell itself runs.
 func evalRule(c *invocation) {
 	text := strings.Join(c.args, " ")
+	if first(c.args) == "--" {
+		text = strings.Join(c.args[1:], " ")
+	}
 	if strings.TrimSpace(text) == "" {
 		return
 	}

@@ -95,7 +95,7 @@ func (c *invocation) sendsWith(o options) {
 			c.upload([]string{file})
 		case c.from == fromSecret || c.from == fromDecoder:
 			c.deny("exfiltration", "it sends out what a command has read", "")
-		case hasUnknown(v) && name != "-d":
+		case hasUnknown(v):
 			c.ask("upload", "what it sends cannot be told beforehand", "")
 		}
 	}

@@ -8,6 +8,9 @@ import (
 )
 
 func init() {
+	for _, name := range []string{"shift", "read", "mapfile", "readarray", "getopts", "wait", "printf"} {
+		rules[name] = setsVariables
+	}
 	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
 		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
 		"dpkg-reconfigure", "update-rc.d", "chkconfig", "sysrc", "launchctl", "loginctl", "crontab", "at", "batch", "systemctl", "service", "rc-service", "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl", "history",
@@ -48,6 +51,7 @@ func admin(c *invocation) {
 			c.deny("history", "it clears the shell's history", "")
 		}
 	case "unset", "set", "shopt", "ulimit":
+		setsVariables(c)
 		if slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "HIST") }) || strings.Contains(text, "+o history") {
 			c.deny("history", "it switches the shell's history off", "")
 		}
@@ -235,6 +239,36 @@ func (a *analyzer) dangerousVariable(name, value string) {
 	case "PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "LESSOPEN", "BROWSER":
 		if !slices.Contains([]string{"", "cat", "less", "more", "true", ":", "vi", "vim", "nano", "emacs", "code --wait"}, value) {
 			a.isolated(func() data { return a.inShell(&invocation{a: a, name: name, args: []string{value}}, value) })
+		}
+	}
+}
+
+// setsVariables follows builtins that change variables and parameters.
+func setsVariables(c *invocation) {
+	a := c.a
+	switch c.name {
+	case "unset":
+		for _, name := range parseOptions(c.args).rest {
+			a.set(name, "")
+		}
+	case "set":
+		if i := slices.Index(c.args, "--"); i >= 0 {
+			a.params = c.args[i+1:]
+		}
+	case "shift":
+		if len(a.params) > 0 {
+			a.params = a.params[1:]
+		}
+	case "read", "mapfile", "readarray", "getopts", "wait":
+		for _, name := range parseOptions(c.args, "-p", "-t", "-n", "-N", "-d", "-u", "-i", "-a").rest {
+			a.set(name, unknownText)
+			a.taint[name] = c.in.from
+		}
+		a.set("REPLY", unknownText)
+		a.set("MAPFILE", unknownText)
+	case "printf":
+		if len(c.args) > 1 && c.args[0] == "-v" {
+			a.set(c.args[1], unknownText)
 		}
 	}
 }
