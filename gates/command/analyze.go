@@ -2,7 +2,6 @@ package command
 
 import (
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
@@ -378,11 +377,6 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 	return in, outs
 }
 
-// descriptor reports whether a path stands for a stream that is there already.
-func descriptor(target string) bool {
-	return slices.Contains([]string{"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/full"}, target) || strings.HasPrefix(target, "/dev/fd/")
-}
-
 // read is what lies in a file.
 func (a *analyzer) read(target string) data {
 	p := a.abs(target)
@@ -393,18 +387,4 @@ func (a *analyzer) read(target string) data {
 		return data{from: fromSecret}
 	}
 	return data{}
-}
-
-// abs is a path as the kernel would find it; unknown when the working directory is.
-func (a *analyzer) abs(p string) string {
-	if rest, ok := strings.CutPrefix(p, "~"); ok && (rest == "" || rest[0] == '/') {
-		p = a.c.Home + rest
-	}
-	switch {
-	case path.IsAbs(p):
-		return path.Clean(p)
-	case a.moved:
-		return path.Join("/"+unknownText, p)
-	}
-	return path.Join(a.cwd, p)
 }

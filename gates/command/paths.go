@@ -185,3 +185,22 @@ func touch(c *invocation) {
 		}
 	}
 }
+
+// descriptor reports whether a path stands for a stream that is there already.
+func descriptor(target string) bool {
+	return slices.Contains([]string{"/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/full"}, target) || strings.HasPrefix(target, "/dev/fd/")
+}
+
+// abs is a path as the kernel would find it; unknown when the working directory is.
+func (a *analyzer) abs(p string) string {
+	if rest, ok := strings.CutPrefix(p, "~"); ok && (rest == "" || rest[0] == '/') {
+		p = a.c.Home + rest
+	}
+	switch {
+	case path.IsAbs(p):
+		return path.Clean(p)
+	case a.moved:
+		return path.Join("/"+unknownText, p)
+	}
+	return path.Join(a.cwd, p)
+}
