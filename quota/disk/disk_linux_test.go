@@ -176,10 +176,19 @@ func checkInodes(t *testing.T, u *Unit, limit quota.Count) {
 	if err := os.Remove(filepath.Join(inside, "7")); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := os.Create(filepath.Join(inside, "7")); err != nil {
+	// xfs deletes in the background.
+	for n := range 1000 {
+		var f *os.File
+		if f, err = os.Create(filepath.Join(inside, "7")); err == nil {
+			f.Close()
+			break
+		}
+		if n < 999 {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+	if err != nil {
 		t.Error(err)
-	} else {
-		f.Close()
 	}
 }
 
