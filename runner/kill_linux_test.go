@@ -100,10 +100,13 @@ func (b *bench) process(t *testing.T, act string, args ...string) *exec.Cmd {
 
 // kills is how often TestKillAnywhere kills.
 func kills() int {
-	if testing.Short() {
-		return 30
+	switch {
+	case os.Getenv("CAISSON_TEST_LONG") != "":
+		return 500
+	case testing.Short():
+		return 15
 	}
-	return 200
+	return 60
 }
 
 // Killed at any moment, a supervisor leaves nothing: after the next look there is no process, mount, cgroup or directory

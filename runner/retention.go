@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/caisson-dev/caisson/profiles"
@@ -49,6 +50,15 @@ func (s *Supervisor) retain(ctx context.Context, r *GCReport) error {
 			r.problem(err)
 		}
 	}
+	if r.DryRun {
+		return nil
+	}
+	freed, err := overlay.CollectUnusedBases(ctx, s.bases(), func(workspace string) bool {
+		now, err := s.opt.Journal.Features(ctx)
+		return err != nil || slices.ContainsFunc(now, func(f FeatureRecord) bool { return f.Workspace == workspace })
+	})
+	r.Bytes += freed
+	r.problem(err)
 	return nil
 }
 

@@ -169,7 +169,7 @@ func TestMissingControl(t *testing.T) {
 	}
 	b.clean(t)
 
-	b.profile = loadProfile(t, map[string][]string{"allow-weaker": {"cgroups,seccomp"}})
+	b.profile = loadProfile(t, map[string][]string{"allow-weaker": {"cgroups,seccomp,disk_quota"}})
 	res, _, _ := run(t, b, b.request("true"))
 	var said []isolation.Control
 	for _, w := range res.Weaker {
@@ -408,7 +408,7 @@ func TestLogs(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Setenv("SECRET_TOKEN", "do not tell")
 	b := withFake(t, &fake{}, runner.Options{})
-	b.profile = loadProfile(t, map[string][]string{"allow-weaker": {"cgroups"}, "env": {"FROM_PROFILE=1", "HOME=/elsewhere"}})
+	b.profile = loadProfile(t, map[string][]string{"allow-weaker": {"cgroups", "disk_quota"}, "env": {"FROM_PROFILE=1", "HOME=/elsewhere"}})
 	b.profile.PassEnv = []string{"PASSED"}
 	r := b.request("env")
 	r.Environ = []string{"PASSED=yes", "NOT_PASSED=no"}
