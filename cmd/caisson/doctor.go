@@ -19,6 +19,7 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/store"
 )
 
 func newDoctorCommand(a *app) *cobra.Command {
@@ -44,7 +45,18 @@ without a record get one, half-made things go, what is damaged is named and the 
 	return cmd
 }
 
+// repairReport is what doctor --repair did.
+type repairReport struct {
+	*runner.GCReport
+	Repaired []string `json:"repaired,omitempty"` // rows of the store
+}
+
 func runRepair(ctx context.Context, a *app) error {
+	// First the rows, because what opens the state directory reads them.
+	repaired, err := a.repairStore(ctx)
+	if err != nil {
+		return err
+	}
 	s, err := a.open(ctx)
 	if err != nil {
 		return err
@@ -55,10 +67,31 @@ func runRepair(ctx context.Context, a *app) error {
 		return err
 	}
 	if a.json {
-		return a.printJSON(report)
+		return a.printJSON(repairReport{report, repaired})
+	}
+	for _, r := range repaired {
+		fmt.Fprintf(a.stdout, "repaired\t%s\n", r)
 	}
 	a.printGC(report)
 	return nil
+}
+
+// repairStore makes the rows of the store readable again that are not; what was in them is lost.
+func (a *app) repairStore(ctx context.Context) (repaired []string, err error) {
+	dir, err := a.resolveStateDir()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, storeFile)
+	if _, err := os.Stat(path); err != nil {
+		return nil, nil //nolint:nilerr // no store, nothing to repair; what is wrong with it otherwise opening it says
+	}
+	s, err := store.Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return s.Repair(ctx)
 }
 
 // diagnosis is what doctor found.

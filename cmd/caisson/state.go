@@ -123,11 +123,14 @@ func (a *app) openWith(ctx context.Context, o runner.Options) (*runner.Superviso
 	return runner.New(ctx, o)
 }
 
+// storeFile is the store's name in the state directory.
+const storeFile = "store.db"
+
 func openJournal(ctx context.Context, o *runner.Options) (runner.Journal, error) {
 	if o.Memory {
 		return store.Memory(ctx)
 	}
-	return store.Open(ctx, filepath.Join(o.StateDir, "store.db"))
+	return store.Open(ctx, filepath.Join(o.StateDir, storeFile))
 }
 
 // makeStateDir makes the state directory: 0711, because sandboxes with ids of their own pass through it. One that
