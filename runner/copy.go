@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
@@ -51,8 +52,8 @@ func (s *Supervisor) copyOut(ctx context.Context, from CopyPath, to string) erro
 	if err != nil {
 		return err
 	}
-	if info, err := os.Stat(to); err == nil && info.IsDir() && rest != "." {
-		to = filepath.Join(to, path.Base(rest))
+	if to, err = landing(to, rest); err != nil {
+		return err
 	}
 	a := reading
 	if ref.Checkpoint == "" {
@@ -80,23 +81,61 @@ func (s *Supervisor) copyOut(ctx context.Context, from CopyPath, to string) erro
 	})
 }
 
+// landing is where something copied out lands: at to, or in it when it is a directory. A link there is not followed: an
+// earlier copy may have brought it.
+func landing(to, rest string) (string, error) {
+	if to == "" {
+		return "", refuse(CodeUsage, "name a path of the host", "no destination")
+	}
+	to = filepath.Clean(to) // a slash at the end would have a link followed
+	if info, err := os.Lstat(to); err == nil && info.IsDir() && rest != "." {
+		to = filepath.Join(to, path.Base(rest))
+	}
+	if info, err := os.Lstat(to); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return "", refuse(CodeUsage, "remove it, or name what it points to", "%s is a link, which is not followed", to)
+	}
+	return to, nil
+}
+
+// writeFile puts a file in the place of what is there, and writes through nothing.
 func writeFile(to string, from *os.File) error {
 	info, err := from.Stat()
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(to, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, info.Mode().Perm())
+	dir, err := os.OpenRoot(filepath.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = dir.Close() }()
+	return replaceFile(dir, filepath.Base(to), from, info.Mode().Perm())
+}
+
+// replaceFile writes a file under a name of its own and gives it its name when it is whole.
+func replaceFile(dir *os.Root, name string, from io.Reader, mode fs.FileMode) error {
+	tmp := path.Join(path.Dir(name), fmt.Sprintf(".caisson-%x", rand.Uint64()))
+	f, err := dir.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(f, from)
-	return errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = dir.Rename(tmp, name)
+	}
+	if err != nil {
+		return errors.Join(err, dir.Remove(tmp))
+	}
+	return nil
 }
 
 // unpackTo writes a directory of a state to the host.
 func (x *session) unpackTo(ctx context.Context, at, rest, to string) error {
-	if err := os.MkdirAll(to, 0o755); err != nil {
-		return err
+	made := os.Mkdir(to, 0o755)
+	if made != nil && !errors.Is(made, fs.ErrExist) {
+		return made
+	}
+	if info, err := os.Lstat(to); err != nil || !info.IsDir() {
+		return errors.Join(err, refuse(CodeUsage, "name a directory", "%s is no directory", to))
 	}
 	root, err := os.OpenRoot(to)
 	if err != nil {
@@ -118,7 +157,10 @@ func (x *session) unpackTo(ctx context.Context, at, rest, to string) error {
 		err = sent
 	}
 	if err == nil && n == 0 {
-		err = errors.Join(refuse(CodeNotFound, "", "%s has no file or directory %s", x.feature.Name, rest), os.Remove(to))
+		err = refuse(CodeNotFound, "", "%s has no file or directory %s", x.feature.Name, rest)
+	}
+	if err != nil && made == nil {
+		_ = os.Remove(to) // if nothing came into it
 	}
 	return err
 }
@@ -139,8 +181,8 @@ func unpack(root *os.Root, archive *tar.Reader, dir string) (n int, err error) {
 			if name == dir && h.Typeflag == tar.TypeDir {
 				n++
 			}
-			if name == dir && h.Typeflag == tar.TypeSymlink { // the link itself, in the place of the directory made for it
-				return 1, errors.Join(os.Remove(root.Name()), os.Symlink(h.Linkname, root.Name()))
+			if name == dir && h.Typeflag == tar.TypeSymlink { // whoever opens the copy would follow it to where the sandbox says
+				return 0, refuse(CodeUsage, "copy what it points to, or the directory that it is in", "%s is a link to %q", dir, h.Linkname)
 			}
 			if !ok {
 				continue
@@ -168,13 +210,13 @@ func unpackOne(root *os.Root, archive io.Reader, h *tar.Header, name, dir string
 			return err
 		}
 	case tar.TypeReg:
-		f, err := root.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
-		if err != nil {
-			return err
-		}
-		_, err = io.Copy(f, archive)
-		return errors.Join(err, f.Close())
+		return replaceFile(root, name, archive, mode)
 	case tar.TypeSymlink:
+		if info, err := root.Lstat(name); err == nil && !info.IsDir() {
+			if err := root.Remove(name); err != nil {
+				return err
+			}
+		}
 		return root.Symlink(h.Linkname, name)
 	case tar.TypeLink:
 		old, ok := strings.CutPrefix(path.Clean(h.Linkname), dir+"/")

@@ -58,7 +58,7 @@ func Restore(dir string, makeCurrent func(b *Book) error) (*Book, error) {
 	r := head.Record
 	b.state = State{
 		Version: Version, Identity: head.Identity, Origin: r.Origin, Generation: r.Generation,
-		Head: r.ID, Ground: r.ID, Lower: r.Stack, Current: b.state.Next, Next: b.state.Next + 1,
+		Head: r.ID, Ground: r.ID, Lower: r.Stack, Bare: r.Bare, Current: b.state.Next, Next: b.state.Next + 1,
 	}
 	if err := makeCurrent(b); err != nil {
 		return nil, err
