@@ -43,6 +43,9 @@ func (t *task) finish(ctx context.Context, err error) error {
 			if e.Exit == ExitRefused {
 				v = VerdictRefused
 			}
+			if t.resumed != nil && !t.ran {
+				v = VerdictCancelled // it can be resumed again
+			}
 			t.fail(v, e.Code, e.Error(), e.Remedy)
 		}
 	}

@@ -21,8 +21,8 @@ func (x *session) open(ctx context.Context, a access) (err error) {
 	if err := x.openUnit(ctx); err != nil {
 		return err
 	}
-	x.layers, err = openLayers(x.feature.Driver, x.openOptions(ctx, a == reading))
-	if err != nil || a == reading {
+	x.layers, err = openLayers(x.feature.Driver, x.openOptions(ctx, a != writing))
+	if err != nil || a != writing {
 		return damaged(err, x.feature.Name)
 	}
 	return errors.Join(x.reconcile(ctx, false), x.afterBoot(ctx))

@@ -34,6 +34,7 @@ func (t *task) queue(ctx context.Context) (err error) {
 	if t.slot != nil {
 		return nil
 	}
+	t.isReady() // Start does not wait for a place
 	if t.slot, err = t.s.slots.Wait(ctx); err != nil {
 		return err
 	}
@@ -63,6 +64,9 @@ func (t *task) joinUp(ctx context.Context) error {
 	defer t.changing.Unlock()
 	if t.live == nil {
 		return refuse(CodeNotLive, "try again", "the feature %s has just ended", t.feature.Name)
+	}
+	if err := t.alone(); err != nil { // somebody came in between
+		return err
 	}
 	return t.rewind(ctx)
 }

@@ -3,7 +3,10 @@ package runner
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -121,6 +124,13 @@ func (x *session) promote(ctx context.Context, c *snapshot.Change, o PromoteOpti
 		report, err = x.layers.Promote(ctx, c, options)
 		return err == nil && options.Kind == snapshot.PromoteApply, err
 	}
+	// One promote into a workspace at a time, and before the sandbox is held: who is promoting waits for the others' turns.
+	sum := sha256.Sum256([]byte(x.feature.Workspace))
+	l, err := flock.Acquire(ctx, filepath.Join(x.s.state, "locks", hex.EncodeToString(sum[:8])))
+	if err != nil {
+		return nil, stateFailure(err)
+	}
+	defer func() { _ = l.Release() }()
 	if x.live != nil && options.Kind == snapshot.PromoteApply {
 		err = x.live.Change(ctx, live.KeepOthers, do)
 	} else {

@@ -139,6 +139,7 @@ func short(digest string) string { return digest[:min(len(digest), len("sha256:"
 
 // goOnAt finds the step to go on at.
 func (t *task) goOnAt(record *TaskRecord, o *ResumeOptions) error {
+	t.insists = o.RetryInterrupted
 	t.first = slices.IndexFunc(record.Steps, func(st StepRecord) bool { return st.State != StepDone })
 	if t.first < 0 {
 		t.first = len(record.Steps)
@@ -175,15 +176,48 @@ func (t *task) again(ctx context.Context) error {
 		}
 		t.res.Steps = append(t.res.Steps, r)
 	}
-	t.state = record.State
 	move := Move{TaskID: record.ID, From: record.State, To: StatePreparing, Cause: "resumed"}
 	if t.skipped {
 		n := t.first
 		move.Step = &StepMove{N: n, From: StepInterrupted, To: StepDone}
 		t.res.Steps[n-1].State = StepDone
 	}
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	now, err := t.s.opt.Journal.Task(ctx, record.ID)
+	if err != nil {
+		return err
+	}
+	if now.State != record.State || !now.Updated.Equal(record.Updated) { // what was decided was decided on the old record
+		return refuse(CodeBusy, "try again", "somebody else has just resumed the task %s", record.ID)
+	}
+	if err := t.alone(); err != nil {
+		return err
+	}
+	if err := t.chooseState(ctx); err != nil {
+		return err
+	}
 	t.state = StatePreparing
 	return t.s.opt.Journal.Move(ctx, move)
+}
+
+// alone refuses a resume beside other tasks: going back would take the state from under them.
+func (t *task) alone() error {
+	if t.resumed == nil || len(t.running()) == 0 {
+		return nil
+	}
+	return refuse(CodeBusy, "wait until they have ended, or caisson stop "+t.feature.Name, "other tasks run in the feature %s", t.feature.Name)
+}
+
+// chooseState decides what the task goes back to before it goes on; "" is nowhere.
+func (t *task) chooseState(ctx context.Context) (err error) {
+	if t.skipped || t.first == len(t.resumed.Steps) {
+		return nil // the state is as the last step left it
+	}
+	if t.back, err = t.stateBefore(ctx); err == nil && t.back == "" {
+		err = t.onWhatIsThere()
+	}
+	return err
 }
 
 // rewind puts the layers of a resumed task back to where its first step begins; what is there is sealed first. The
@@ -197,33 +231,41 @@ func (t *task) rewind(ctx context.Context) error {
 			return err
 		}
 	}
-	if t.skipped || t.first == len(t.req.Steps) {
-		return nil // the state is as the last step left it
+	if t.back == "" {
+		return nil
 	}
-	to, err := t.stateBefore(ctx)
-	if err != nil || to == "" {
-		return err
-	}
-	return t.session.rewound(ctx, snapshot.ResetOptions{To: to}, RollbackOptions{}, &RollbackResult{})
+	return t.session.rewound(ctx, snapshot.ResetOptions{To: t.back}, RollbackOptions{}, &RollbackResult{})
 }
 
-// stateBefore is the checkpoint on which the step to go on at begins: that of the step before, or the task's first.
+// stateBefore is the checkpoint on which the step to go on at begins: that of the step before, or the task's first; "" when
+// there is none that can be used.
 func (t *task) stateBefore(ctx context.Context) (string, error) {
-	for i := t.first - 1; i >= 0; i-- {
-		if id := t.resumed.Steps[i].Checkpoint; id != "" {
-			return id, nil
-		}
-	}
 	rows, err := t.s.opt.Journal.Checkpoints(ctx, t.feature.ID)
 	if err != nil {
 		return "", err
 	}
-	for _, r := range rows {
-		if r.TaskID == t.resumed.ID && r.Reason == ReasonStart && !r.Lost && r.Damaged == "" {
+	for i := range rows {
+		r := &rows[i]
+		if r.Lost || r.Damaged != "" {
+			continue
+		}
+		if t.first > 0 && r.ID == t.resumed.Steps[t.first-1].Checkpoint || t.first == 0 && r.TaskID == t.resumed.ID && r.Reason == ReasonStart {
 			return r.ID, nil
 		}
 	}
-	return "", nil // it had none: then it goes on with what is there
+	return "", nil
+}
+
+// onWhatIsThere goes on without going back: when nothing has run since the last step that is done, or somebody insists.
+func (t *task) onWhatIsThere() error {
+	ran := slices.ContainsFunc(t.resumed.Steps[t.first:], func(st StepRecord) bool { return st.State != StepNotStarted })
+	if !ran || t.insists {
+		return nil
+	}
+	id := t.resumed.ID
+	return &Error{Code: CodeResume, Exit: ExitPerson,
+		Cause:  fmt.Sprintf("step %d of task %s has run, and there is no checkpoint of the state before it", t.first+1, id),
+		Remedy: fmt.Sprintf("caisson resume %s --retry-interrupted, to run it again on what it left", id)}
 }
 
 // settleNow takes a feature's lock and finishes what a dead process left of it.

@@ -88,6 +88,10 @@ func (x *session) retain(ctx context.Context, r *GCReport) error {
 		keep.Bytes = int64(*rule.Bytes)
 	}
 	head := x.layers.Info().Head
+	open, err := x.resumable(ctx)
+	if err != nil {
+		return err
+	}
 	var all []snapshot.Candidate
 	for _, c := range rows {
 		if c.Lost {
@@ -98,7 +102,7 @@ func (x *session) retain(ctx context.Context, r *GCReport) error {
 		}
 		all = append(all, snapshot.Candidate{
 			Record:   snapshot.Record{ID: c.ID, Parent: c.Parent, AliasOf: c.AliasOf, Created: c.Created, Bytes: c.Bytes},
-			LastGood: c.LastGood, Promoted: c.Promoted, Labelled: c.Label != "", Head: c.ID == head})
+			LastGood: c.LastGood, Promoted: c.Promoted, Labelled: c.Label != "" || c.TaskID != "" && c.TaskID == open, Head: c.ID == head})
 	}
 	drop := snapshot.Retain(keep, all, time.Now())
 	for _, id := range drop {
@@ -116,6 +120,15 @@ func (x *session) retain(ctx context.Context, r *GCReport) error {
 	freed, err := x.collect(ctx)
 	r.Bytes += freed
 	return err
+}
+
+// resumable is the newest task, if it can be resumed: its checkpoints are what it goes on at.
+func (x *session) resumable(ctx context.Context) (string, error) {
+	tasks, err := x.s.opt.Journal.Tasks(ctx, x.feature.ID)
+	if err != nil || len(tasks) == 0 || !tasks[len(tasks)-1].State.May(StatePreparing) {
+		return "", err
+	}
+	return tasks[len(tasks)-1].ID, nil
 }
 
 // putAside keeps checkpoints that are dropped as compressed archives, if the rules say so.

@@ -141,7 +141,11 @@ func heldError(feature string, holders []isolation.Holder) *Error {
 func (x *session) rewound(ctx context.Context, reset snapshot.ResetOptions, o RollbackOptions, r *RollbackResult) error {
 	ctx = context.WithoutCancel(ctx)
 	if x.live != nil {
-		release, err := x.live.Hold(ctx) // nobody sees the time between the seal and the exchange
+		hold := x.live.Quiet // what is frozen does not die on version 1 of cgroups: first the end, then the hold
+		if o.Keep {
+			hold = x.live.Hold
+		}
+		release, err := hold(ctx) // nobody sees the time between the seal and the exchange
 		if err != nil {
 			return err
 		}
@@ -157,7 +161,7 @@ func (x *session) rewound(ctx context.Context, reset snapshot.ResetOptions, o Ro
 		}
 		r.Undo = c
 	}
-	err := x.evenFull(func() error {
+	err := x.evenFull(ctx, func() error {
 		report, err := x.reset(ctx, reset, o.Keep)
 		if err == nil {
 			r.Report = *report
@@ -195,7 +199,7 @@ func (s *Supervisor) Fork(ctx context.Context, ref, name string) (*FeatureInfo, 
 	if name != "" && !nameRule.MatchString(name) {
 		return nil, refuse(CodeInvalidName, "use small letters, digits, and _ . - after the first; 63 at most", "%q cannot name a feature", name)
 	}
-	a := reading
+	a := sharing
 	if r.Checkpoint == "" {
 		a = writing
 	}

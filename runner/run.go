@@ -96,6 +96,8 @@ type task struct {
 	state   State
 	resumed *TaskRecord // what the journal has of it, when it goes on
 	first   int         // how many steps were done before
+	back    string      // the checkpoint that it goes back to before it goes on
+	insists bool        // go on also where the state before is not known
 	skipped bool        // the last of them was interrupted and is taken for done
 	done    *StepMove   // the last step's end, to be recorded with the next transition
 	saved   *Checkpoint // likewise

@@ -175,7 +175,7 @@ func TestMissingControl(t *testing.T) {
 	for _, w := range res.Weaker {
 		said = append(said, w.Control)
 	}
-	if !slices.Equal(said, []isolation.Control{isolation.ControlSeccomp, isolation.ControlCgroups}) {
+	if !slices.Equal(said, []isolation.Control{isolation.ControlSeccomp, isolation.ControlCgroups, isolation.ControlDiskQuota}) {
 		t.Fatalf("%+v", res.Weaker)
 	}
 	spec := f.specs[len(f.specs)-1]

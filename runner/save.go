@@ -31,7 +31,7 @@ func (x *session) seal(ctx context.Context, c *Checkpoint) error {
 	}
 	start := time.Now()
 	var sealed snapshot.Sealed
-	err = x.evenFull(func() (err error) { sealed, err = x.sealLayers(ctx, c.ID, text); return err })
+	err = x.evenFull(ctx, func() (err error) { sealed, err = x.sealLayers(ctx, c.ID, text); return err })
 	if err != nil {
 		return fmt.Errorf("sealing the state: %w", err)
 	}
@@ -46,14 +46,23 @@ func (x *session) seal(ctx context.Context, c *Checkpoint) error {
 }
 
 // evenFull does what has to be possible on a full disk too: for that something is kept back.
-func (x *session) evenFull(do func() error) error {
+func (x *session) evenFull(ctx context.Context, do func() error) error {
 	err := do()
 	if !full(err) || x.unit == nil {
 		return err
 	}
+	if x.live != nil { // or who has filled the disk takes that too
+		release, err := x.live.Hold(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = release() }()
+	}
 	_ = x.unit.Reserve(true)
 	err = do()
-	_ = x.unit.Reserve(false) // what of it fits
+	if again := x.unit.Reserve(false); again != nil { // what of it fits; the next one tries again
+		_ = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "disk", Cause: "the reserve is not whole: " + again.Error()})
+	}
 	if full(err) {
 		return &Error{Code: CodeQuota, Cause: "the disk of " + x.feature.Name + " is full", Exit: ExitRefused, Err: err,
 			Remedy: "caisson rollback --no-undo " + x.feature.Name + ", or drop checkpoints: caisson checkpoint rm; or caisson run --disk SIZE"}

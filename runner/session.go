@@ -58,6 +58,7 @@ type access int
 
 const (
 	reading access = iota // beside others that read
+	sharing               // likewise, while nothing of it may go: for a fork
 	writing
 )
 
@@ -93,7 +94,7 @@ func (s *Supervisor) use(ctx context.Context, ref string, a access, do func(*ses
 func (x *session) used(a access, do func(*session) error) (used bool, err error) {
 	x.lifetime.RLock()
 	defer x.lifetime.RUnlock()
-	if a == writing {
+	if a != reading {
 		x.changing.Lock()
 		defer x.changing.Unlock()
 	}

@@ -278,6 +278,25 @@ func (f *Feature) Rebase(ctx context.Context, p HolderPolicy) error {
 // Hold keeps everybody still until release.
 func (f *Feature) Hold(ctx context.Context) (release func() error, err error) { return f.box.Hold(ctx) }
 
+// Quiet kills every process but PID 1 and keeps others from being started until release.
+func (f *Feature) Quiet(ctx context.Context) (release func() error, err error) {
+	for {
+		if err := f.killOthers(ctx); err != nil {
+			return nil, err
+		}
+		if release, err = f.box.Hold(ctx); err != nil {
+			return nil, err
+		}
+		pids, err := f.box.Processes(ctx)
+		if err == nil && len(pids) == 0 {
+			return release, nil
+		}
+		if err = errors.Join(err, release()); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // Pause makes the sandbox stand still, Unpause lets it go on.
 func (f *Feature) Pause(ctx context.Context) error { return f.box.Freeze(ctx) }
 
