@@ -41,8 +41,8 @@ func runEvents(ctx context.Context, a *app, o runner.EventOptions) error {
 		}
 		return s.Events(ctx, o, func(e runner.Event) error { return a.printJSON(e) })
 	})
-	if o.Follow && ctx.Err() != nil {
-		return nil // it has no other end
+	if o.Follow && ctx.Err() != nil { // it has no other end
+		err = nil
 	}
 	return err
 }

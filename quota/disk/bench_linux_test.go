@@ -36,7 +36,6 @@ func BenchmarkUnit(b *testing.B) {
 				}
 				if end == "open" {
 					u.Close()
-					began = time.Now()
 					if u, err = s.Open(b.Context(), id); err != nil {
 						b.Fatal(err)
 					}

@@ -34,7 +34,7 @@ const (
 
 // volArgs is struct btrfs_ioctl_vol_args.
 type volArgs struct {
-	fd   int64
+	_    int64
 	name [4088]byte
 }
 

@@ -40,7 +40,7 @@ func filesystem(stateDir string) (*os.File, int64, error) {
 	if err := unix.Fstatfs(int(dir.Fd()), &st); err != nil {
 		return nil, 0, errors.Join(os.NewSyscallError("fstatfs", err), dir.Close())
 	}
-	return dir, int64(st.Type), nil
+	return dir, st.Type, nil
 }
 
 func probeProject(s *Support, stateDir string) {

@@ -157,7 +157,7 @@ func (p *place) settle() error {
 	}
 	defer unlock()
 	if err := p.read(); err != nil {
-		return nil //nolint:nilerr // removed meanwhile, or damaged: whoever opens it will say so
+		return nil // removed meanwhile, or damaged: whoever opens it will say so
 	}
 	return p.whenIdle(func() (quota.Bytes, error) {
 		if h, err := p.host(); err != nil || h.memory {
@@ -179,7 +179,7 @@ func (p *place) whenIdle(do func() (quota.Bytes, error)) error {
 	}
 	defer func() { _ = use.Close() }()
 	if err := flock(use, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil //nolint:nilerr // somebody has it open
+		return nil // somebody has it open
 	}
 	if err := flock(use, unix.LOCK_SH); err != nil { // idle opens it itself; nobody else does, for we have the store's lock
 		return err

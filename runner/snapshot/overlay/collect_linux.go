@@ -166,7 +166,9 @@ func (l *layers) sync() error {
 // size measures what shows of a sealed layer, once: without the scratch directories, which go.
 func (l *layers) size(ctx context.Context, n int) (dirs.Usage, error) {
 	if known, ok := l.sizes.Load(n); ok {
-		return known.(dirs.Usage), nil
+		if u, ok := known.(dirs.Usage); ok {
+			return u, nil
+		}
 	}
 	var sum dirs.Usage
 	for _, p := range parts {

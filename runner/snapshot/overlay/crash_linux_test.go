@@ -1,7 +1,6 @@
 package overlay
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -212,16 +211,6 @@ func TestCrashWhileForking(t *testing.T) {
 		c.reset("one")
 		c.want("a=1 base=base gone/ gone/x=x")
 	}
-}
-
-// importOf exports a checkpoint and makes another one of that.
-func (b *box) importOf(id, as string) {
-	b.Helper()
-	var tar bytes.Buffer
-	digest, err := b.l.Export(b.Context(), id, &tar, snapshot.ExportOptions{Full: true})
-	must(b, err)
-	_, err = b.l.Import(b.Context(), &tar, snapshot.ImportOptions{ID: as, Digest: digest})
-	must(b, err)
 }
 
 // promote applies what the feature changed.

@@ -237,8 +237,8 @@ func (c *contents) Put(path string, s tree.Seen, sum [32]byte) {
 // forget frees what is remembered of a layer that goes.
 func (l *layers) forget(n int) {
 	l.sizes.Delete(n)
-	if c, known := l.contents.LoadAndDelete(n); known {
-		c := c.(*contents)
+	was, _ := l.contents.LoadAndDelete(n)
+	if c, known := was.(*contents); known {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		l.summed.Add(-int64(len(c.sums)))
@@ -254,7 +254,10 @@ func (l *layers) sums(v *tree.View) func(root int) tree.Sums {
 		if r.Base || r.Feature != l.feature || r.Layer == current || r.Layer == 0 {
 			return nil
 		}
-		c, _ := l.contents.LoadOrStore(r.Layer, &contents{total: &l.summed, sums: map[string]content{}})
-		return c.(*contents)
+		kept, _ := l.contents.LoadOrStore(r.Layer, &contents{total: &l.summed, sums: map[string]content{}})
+		if c, ok := kept.(*contents); ok {
+			return c
+		}
+		return nil
 	}
 }

@@ -97,7 +97,7 @@ func TestUsage(t *testing.T) {
 	b := newBox(t).create()
 	const size = 1 << 20
 	for _, id := range []string{"one", "two"} {
-		b.write(id, string(make([]byte, size, size)))
+		b.write(id, string(make([]byte, size)))
 		b.write("both", "x")
 		b.seal(id)
 	}
