@@ -394,3 +394,30 @@ func TestForeground(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who attaches to a task that waits for its turn sees all of it.
+func TestAttachQueued(t *testing.T) {
+	l := newLand(t)
+	c := l.client(t)
+	for _, name := range []string{"one", "two"} { // as many as may run at once
+		r := l.request(t, "sh", "-c", "read -r x")
+		r.Feature, r.Detach, r.Stdin = name, true, strings.NewReader("")
+		if _, err := c.Start(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.start(t, c, "three", "echo", "at last")
+	var out bytes.Buffer
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Attach(t.Context(), "three", AttachOptions{Stdout: &out})
+		done <- err
+	}()
+	if _, err := c.Attach(t.Context(), "one", AttachOptions{Stdin: strings.NewReader("go\n")}); err != nil {
+		t.Error(err)
+	}
+	if err := <-done; err != nil || out.String() != "at last\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
