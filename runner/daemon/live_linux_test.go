@@ -420,4 +420,3 @@ func TestAttachQueued(t *testing.T) {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }
-
