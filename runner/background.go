@@ -35,10 +35,16 @@ const maxTodo = 1024
 // of long steps, and what can be known of checkpoints later.
 func (x *session) attend(ctx context.Context) {
 	ctx, x.dismiss = context.WithCancelCause(context.WithoutCancel(ctx))
+	if full := x.watchDisk(ctx); full != nil { // apart: a seal must not keep it from looking
+		x.attending.Go(func() {
+			for u := range full {
+				x.filling(ctx, u)
+			}
+		})
+	}
 	x.attending.Go(func() {
 		f := x.live
 		events, due := f.Events(), f.Due()
-		full := x.watchDisk(ctx)
 		for {
 			select {
 			case <-ctx.Done():
@@ -50,12 +56,6 @@ func (x *session) attend(ctx context.Context) {
 				x.logFiles(ctx, list)
 			case <-due:
 				x.saveNow(ctx)
-			case u, ok := <-full:
-				if !ok {
-					full = nil
-				} else {
-					x.filling(ctx, u)
-				}
 			case id := <-x.todo:
 				if _, err := x.settled(ctx, id); err == nil {
 					_, _ = x.layers.Squash(ctx, false) // it is tried again after the next

@@ -43,6 +43,9 @@ func (s *Supervisor) retain(ctx context.Context, r *GCReport) error {
 			oldest[f.Workspace] = seen
 		}
 	}
+	if s.opt.Memory || s.others() { // whose features are in no journal that we can read
+		return nil
+	}
 	for workspace, generation := range oldest {
 		if generation >= 0 && !r.DryRun {
 			freed, err := overlay.CollectBases(ctx, s.bases(), workspace, generation)
@@ -60,6 +63,13 @@ func (s *Supervisor) retain(ctx context.Context, r *GCReport) error {
 	r.Bytes += freed
 	r.problem(err)
 	return nil
+}
+
+// others reports whether a supervisor without persistence lives on the state directory.
+func (s *Supervisor) others() bool {
+	locks, err := filepath.Glob(filepath.Join(s.state, "tmp", memoryPrefix+"*", "lock"))
+	held := flock.Holders()
+	return err != nil || slices.ContainsFunc(locks, held.Alive)
 }
 
 // oldest is the oldest generation of the workspace that the feature or one of its checkpoints sees.
