@@ -82,6 +82,7 @@ func (t *task) end(ctx context.Context) error {
 	}
 	var g errgroup.Group
 	g.Go(func() error { return t.removeFiles(ctx, gone) })
+	g.Go(func() error { return t.session.shut(true) }) // the kernel takes a while
 	// As long as there is a record, the lock has to say that we live.
 	if err := errors.Join(t.record(ctx), g.Wait()); err != nil {
 		return err

@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson/images"
+	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -125,10 +127,23 @@ func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) 
 func (s *Supervisor) mend(ctx context.Context, f *FeatureRecord) (missing bool, err error) {
 	x := &session{s: s, feature: *f, dir: s.featureDir(f.ID)}
 	err = x.open(ctx, writing)
-	if errors.Is(err, fs.ErrNotExist) {
-		missing, err = true, nil
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, disk.ErrDamaged) {
+		// A directory that has left its place is being removed; what has lost its layers in it is damaged.
+		if _, gone := os.Lstat(x.dir); gone != nil || s.neverRan(ctx, f) {
+			missing, err = true, nil
+		}
 	}
 	return missing, errors.Join(err, x.close(ctx, false))
+}
+
+// neverRan reports whether nothing was ever executed in a feature: then nothing of it can be lost.
+func (s *Supervisor) neverRan(ctx context.Context, f *FeatureRecord) bool {
+	tasks, err := s.opt.Journal.Tasks(ctx, f.ID)
+	rows, rowsErr := s.opt.Journal.Checkpoints(ctx, f.ID)
+	started := func(t TaskRecord) bool {
+		return slices.ContainsFunc(t.Steps, func(st StepRecord) bool { return st.State != StepNotStarted })
+	}
+	return err == nil && rowsErr == nil && len(rows) == 0 && f.Origin == "" && !slices.ContainsFunc(tasks, started)
 }
 
 // unfinished is what the journal says of one feature now that its lock is held: nil when nothing is to be done.

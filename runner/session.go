@@ -190,9 +190,19 @@ func (x *session) close(ctx context.Context, discard bool) error {
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	_, err := x.stop(ctx)
+	errs := []error{err, x.removing.Wait(), x.shut(discard)}
+	if x.told != nil {
+		x.told()
+		x.told = nil
+	}
+	return errors.Join(append(errs, x.lock.Release())...)
+}
+
+// shut closes the layers and the disk unit, once nobody uses them any more.
+func (x *session) shut(discard bool) error {
 	x.lifetime.Lock()
 	defer x.lifetime.Unlock()
-	errs := []error{err, x.removing.Wait()}
+	var errs []error
 	if x.layers != nil {
 		errs = append(errs, x.layers.Close())
 		x.layers = nil
@@ -209,11 +219,7 @@ func (x *session) close(ctx context.Context, discard bool) error {
 		}
 		x.unit = nil
 	}
-	if x.told != nil {
-		x.told()
-		x.told = nil
-	}
-	return errors.Join(append(errs, x.lock.Release())...)
+	return errors.Join(errs...)
 }
 
 // enter and leave count the tasks that run in a session.

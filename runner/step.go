@@ -21,8 +21,10 @@ import (
 // last, whose state is sealed when nothing runs any more.
 func (t *task) runSteps(ctx context.Context) error {
 	t.res.Verdict = VerdictOK
-	if err := t.save(ctx, ReasonStart, t.first); err != nil {
-		return err
+	if !t.fresh || !t.req.Remove { // of what goes with the task, the beginning is the workspace
+		if err := t.save(ctx, ReasonStart, t.first); err != nil {
+			return err
+		}
 	}
 	if len(t.req.Steps) == t.first { // a sandbox in which nothing runs yet, or a task whose steps are all done
 		t.ran = true
