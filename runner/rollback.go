@@ -248,34 +248,34 @@ func (x *session) fork(ctx context.Context, at, name string) (id string, err err
 	return n.feature.ID, errors.Join(err, n.close(ctx, err != nil))
 }
 
-func (n *session) forkFrom(ctx context.Context, x *session, at string) (err error) {
-	if err := n.makeUnit(ctx); err != nil {
+func (x *session) forkFrom(ctx context.Context, origin *session, at string) (err error) {
+	if err := x.makeUnit(ctx); err != nil {
 		return err
 	}
-	from := x.openOptions(ctx, true)
-	from.Resolve = func(id string) (string, error) { return n.resolve(ctx, id) }
-	n.layers, err = forkLayers(ctx, n.feature.Driver, from, at, snapshot.CreateOptions{Dir: n.base(), Workspace: n.feature.Workspace,
-		Feature: n.feature.ID, Bases: n.s.bases(), Owner: n.owner(), UserXattr: !n.s.privileged(), Journal: n.dir, Sync: n.syncer()})
+	from := origin.openOptions(ctx, true)
+	from.Resolve = func(id string) (string, error) { return x.resolve(ctx, id) }
+	x.layers, err = forkLayers(ctx, x.feature.Driver, from, at, snapshot.CreateOptions{Dir: x.base(), Workspace: x.feature.Workspace,
+		Feature: x.feature.ID, Bases: x.s.bases(), Owner: x.owner(), UserXattr: !x.s.privileged(), Journal: x.dir, Sync: x.syncer()})
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.Mkdir(n.logDir(), 0o700), writeOnce(machineID(n.dir), n.feature.ID))
+	return errors.Join(os.Mkdir(x.logDir(), 0o700), writeOnce(machineID(x.dir), x.feature.ID))
 }
 
-func (n *session) recordFork(ctx context.Context, from string) error {
-	named := n.feature.Name != ""
+func (x *session) recordFork(ctx context.Context, from string) error {
+	named := x.feature.Name != ""
 	for try := 0; ; try++ {
 		if !named {
-			n.feature.Name = freshName(try)
+			x.feature.Name = freshName(try)
 		}
-		f, err := n.s.opt.Journal.Fork(ctx, n.feature, from)
+		f, err := x.s.opt.Journal.Fork(ctx, x.feature, from)
 		switch {
 		case err == nil:
-			n.feature = f
+			x.feature = f
 			return nil
 		case errors.Is(err, ErrExists) && !named && try < maxNames:
 		case errors.Is(err, ErrExists):
-			return refuse(CodeExists, "choose another name", "there is a feature %s already", n.feature.Name)
+			return refuse(CodeExists, "choose another name", "there is a feature %s already", x.feature.Name)
 		default:
 			return err
 		}
