@@ -17,8 +17,8 @@ const Variable = "CAISSON_TEST_REQUIRE"
 var features = []string{
 	"root", "cgroups", "userns", "overlay", "idmap", "vm", "docker", "runc", "bwrap", "go", "make", "node", "unprivileged",
 	// Disks: loop devices with ext4, images of other file systems, project quota (in the virtual machine only, mostly), and
-	// a host without overlayfs.
-	"loop", "btrfs", "xfs", "prjquota", "nooverlay",
+	// a host without overlayfs, overlays on mounts that are attached nowhere (kernel 6.15).
+	"loop", "btrfs", "xfs", "prjquota", "nooverlay", "detached",
 }
 
 // Features returns every feature that Need knows.

@@ -20,7 +20,7 @@ func detachedUnit(t *testing.T) string {
 	t.Helper()
 	testenv.Need(t, "root", needRoot())
 	if !kernelAtLeast(6, 15) {
-		testenv.Need(t, "loop", errors.New("this kernel's overlay takes no layer of a mount that is attached nowhere"))
+		testenv.Need(t, "detached", errors.New("this kernel's overlay takes no layer of a mount that is attached nowhere"))
 	}
 	image := filepath.Join(t.TempDir(), "disk.img")
 	run := func(name string, args ...string) string {
