@@ -130,24 +130,6 @@ func (s *suite) testHold(t *testing.T) {
 	}
 }
 
-func (s *suite) testProcesses(t *testing.T) {
-	b := s.start(t)
-	if pids, err := b.Processes(t.Context()); err != nil || len(pids) != 0 {
-		t.Errorf("%v, %v before anything runs", pids, err)
-	}
-	b.ready(t, b.process(t, "tree", "3"))
-	// What has ended and is not reaped yet, /proc still shows.
-	waitFor(t, "the processes that run", func() error {
-		pids, err := b.Processes(t.Context())
-		want := slices.DeleteFunc(namespacePIDs(t, b.PID()), func(pid int) bool { return pid == b.PID() })
-		slices.Sort(want)
-		if err != nil || !slices.Equal(pids, want) || len(pids) == 0 {
-			return fmt.Errorf("%v, %w, want %v", pids, err, want)
-		}
-		return nil
-	})
-}
-
 // testExchange: what was written stays, and goes to the layer that was on top then.
 func (s *suite) testExchange(t *testing.T) {
 	b := s.start(t)

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
+	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -121,4 +123,22 @@ func pair([]string) error {
 			return fmt.Errorf("after %d looks: the workspace is %s, home is %s", n, seen[0], seen[1])
 		}
 	}
+}
+
+func (s *suite) testProcesses(t *testing.T) {
+	b := s.start(t)
+	if pids, err := b.Processes(t.Context()); err != nil || len(pids) != 0 {
+		t.Errorf("%v, %v before anything runs", pids, err)
+	}
+	b.ready(t, b.process(t, "tree", "3"))
+	// What has ended and is not reaped yet, /proc still shows.
+	waitFor(t, "the processes that run", func() error {
+		pids, err := b.Processes(t.Context())
+		want := slices.DeleteFunc(namespacePIDs(t, b.PID()), func(pid int) bool { return pid == b.PID() })
+		slices.Sort(want)
+		if err != nil || !slices.Equal(pids, want) || len(pids) == 0 {
+			return fmt.Errorf("%v, %w, want %v", pids, err, want)
+		}
+		return nil
+	})
 }
