@@ -13,6 +13,7 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/copytree"
 	"github.com/caisson-dev/caisson/runner/snapshot/overlay"
 )
 
@@ -234,14 +235,32 @@ func (x *session) limits() disk.Limits {
 	return l
 }
 
-func openLayers(_ string, o snapshot.OpenOptions) (snapshot.Layers, error) { return overlay.Open(o) }
+func openLayers(driver string, o snapshot.OpenOptions) (snapshot.Layers, error) {
+	if driver == snapshot.DriverCopy {
+		return copytree.Open(o)
+	}
+	return overlay.Open(o)
+}
 
-func createLayers(_ string, o snapshot.CreateOptions) (snapshot.Layers, error) {
+func createLayers(driver string, o snapshot.CreateOptions) (snapshot.Layers, error) {
+	if driver == snapshot.DriverCopy {
+		return copytree.Create(o)
+	}
 	return overlay.Create(o)
 }
 
-func forkLayers(ctx context.Context, _ string, from snapshot.OpenOptions, at string, o snapshot.CreateOptions) (snapshot.Layers, error) {
+func forkLayers(ctx context.Context, driver string, from snapshot.OpenOptions, at string, o snapshot.CreateOptions) (snapshot.Layers, error) {
+	if driver == snapshot.DriverCopy {
+		return copytree.Fork(ctx, from, at, o)
+	}
 	return overlay.Fork(ctx, from, at, o)
+}
+
+func repairLayers(ctx context.Context, driver string, o snapshot.OpenOptions) ([]snapshot.DamageError, error) {
+	if driver == snapshot.DriverCopy {
+		return copytree.Repair(ctx, o)
+	}
+	return overlay.Repair(ctx, o)
 }
 
 func (x *session) logDir() string { return filepath.Join(x.dir, "log") }

@@ -200,9 +200,9 @@ func (s *Supervisor) repair(ctx context.Context, f *FeatureRecord, r *GCReport) 
 	}
 	x := &session{s: s, feature: *f, dir: s.featureDir(f.ID), lock: l}
 	err = x.openUnit(ctx)
-	if err == nil && f.Driver != snapshot.DriverCopy {
+	if err == nil {
 		var found []snapshot.DamageError
-		found, err = overlay.Repair(ctx, x.openOptions(ctx, false))
+		found, err = repairLayers(ctx, f.Driver, x.openOptions(ctx, false))
 		for i := range found {
 			r.Damaged = append(r.Damaged, f.Name+": "+found[i].Error())
 		}
