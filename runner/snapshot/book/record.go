@@ -268,3 +268,20 @@ func (b *Book) heirs(dropped []string) (map[string]string, error) {
 	}
 	return heir, nil
 }
+
+// Realias lets aliases of a checkpoint that becomes one itself name what that means.
+func (b *Book) Realias(from, to string) error {
+	all, err := b.Records()
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if r := &all[i]; r.AliasOf == from && r.Damaged == "" {
+			r.AliasOf = to
+			if err := b.Rewrite(*r); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

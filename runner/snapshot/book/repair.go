@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -105,4 +106,16 @@ func Identify(dir string) (Identity, error) {
 		return Identity{}, err
 	}
 	return f.Identity, nil
+}
+
+// Unusable adds to what is damaged the checkpoints that need what is not this feature's and not there.
+func Unusable(dir string, all []snapshot.Record, found []snapshot.DamageError) []snapshot.DamageError {
+	for i := range all {
+		r := &all[i]
+		named := slices.ContainsFunc(found, func(e snapshot.DamageError) bool { return e.ID == r.ID })
+		if r.Damaged != "" && !named {
+			found = append(found, snapshot.DamageError{Path: dir, ID: r.ID, Err: errors.New(r.Damaged)})
+		}
+	}
+	return found
 }

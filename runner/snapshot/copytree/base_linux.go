@@ -60,7 +60,7 @@ func (l *layers) fillBase(ctx context.Context, s *book.State, n int) error {
 
 // readBase returns the manifest of a base.
 func (l *layers) readBase(ref snapshot.LayerRef) (manifest, error) {
-	dir, err := l.layerDir(ref)
+	dir, err := l.places.Layer(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (l *layers) promoted(ctx context.Context) error {
 	if string(note) != noteCurrent {
 		return promote.Forget(l.journal)
 	}
-	if err := l.checkBase(); err != nil {
+	if err := l.book.CheckWorkspace(); err != nil {
 		return err
 	}
 	next := l.book.State()
@@ -157,7 +157,7 @@ func (l *layers) promoted(ctx context.Context) error {
 	if next.Generation, err = promote.Generation(l.journal); err != nil {
 		return err
 	}
-	if next.Origin, err = l.originNow(); err != nil {
+	if next.Origin, err = l.book.OriginNow(); err != nil {
 		return err
 	}
 	base, err := l.copyBase(ctx, &next)

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
@@ -85,7 +84,7 @@ func (l *layers) WriteDiff(ctx context.Context, c *snapshot.Change, w io.Writer,
 
 // Conflicts lists the paths that the feature and others both changed, sorted.
 func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snapshot.Conflict, err error) {
-	if err := l.checkBase(); err != nil {
+	if err := l.book.CheckWorkspace(); err != nil {
 		return nil, err
 	}
 	err = l.ofChange(c, func(p tree.Pair, to *place) error {
@@ -97,16 +96,6 @@ func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snap
 		return err
 	})
 	return list, err
-}
-
-// originNow notes how the workspace is after a promote.
-func (l *layers) originNow() (snapshot.Origin, error) {
-	ws, err := beneath.OpenRoot(l.book.State().Workspace)
-	if err != nil {
-		return snapshot.Origin{}, err
-	}
-	defer ws.Close()
-	return originOf(ws, l.dir)
 }
 
 // Index reads all that a checkpoint changes.
@@ -195,27 +184,10 @@ func (l *layers) indexed(x *snapshot.Indexed, parent *place, alias bool) error {
 		if _, err := l.book.Record(parent.id); err == nil {
 			r.AliasOf, r.Stack, r.Layer = parent.id, parent.stack(), 0
 			x.AliasOf = r.AliasOf
-			if err := l.realias(r.ID, r.AliasOf); err != nil {
+			if err := l.book.Realias(r.ID, r.AliasOf); err != nil {
 				return err
 			}
 		}
 	}
 	return l.book.Rewrite(r)
-}
-
-// realias lets aliases of a checkpoint that becomes one itself name what that means.
-func (l *layers) realias(from, to string) error {
-	all, err := l.book.Records()
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		if r := &all[i]; r.AliasOf == from && r.Damaged == "" {
-			r.AliasOf = to
-			if err := l.book.Rewrite(*r); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

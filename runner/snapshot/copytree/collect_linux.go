@@ -2,14 +2,9 @@ package copytree
 
 import (
 	"context"
-	"os"
-	"path/filepath"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 )
 
@@ -28,30 +23,12 @@ func (l *layers) Drop(_ context.Context, ids ...string) error {
 	return l.book.Drop(ids...)
 }
 
-// gone marks, in its name, a layer that is being removed.
-const gone = ".gone"
-
 // Collect frees what nobody needs.
 func (l *layers) Collect(ctx context.Context, needed []snapshot.LayerRef) (freed int64, err error) {
 	if err := l.giveUp(needed); err != nil {
 		return 0, err
 	}
-	old, err := filepath.Glob(filepath.Join(l.dir, book.LayersDir, "*"+gone))
-	if err != nil {
-		return 0, err
-	}
-	for _, path := range old {
-		used, err := dirs.Measure(ctx, path)
-		if err == nil {
-			err = snapshot.Remove(ctx, path)
-		}
-		if err != nil {
-			return freed, err
-		}
-		freed += used.Bytes
-		book.Step("removed layer")
-	}
-	return freed, nil
+	return l.book.Free(ctx)
 }
 
 // giveUp renames what nobody needs. Who read from it has finished, and nobody will begin.
@@ -71,10 +48,9 @@ func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	for _, n := range numbers {
-		if err := os.Rename(l.book.Layer(n), l.book.Layer(n)+gone); err != nil {
+		if err := l.book.SetAside(n); err != nil {
 			return err
 		}
-		book.Step("renamed layer")
 	}
 	return nil
 }
@@ -86,15 +62,7 @@ func (l *layers) sync() error {
 	if l.durable != nil {
 		return l.durable()
 	}
-	r, err := beneath.OpenRoot(l.dir)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	if err := unix.Syncfs(r.FD); err != nil {
-		return r.Fail("syncfs", ".", err)
-	}
-	return nil
+	return book.Syncfs(l.dir)
 }
 
 // size measures a layer. What is shared with others by reflinks is counted in each.

@@ -5,15 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 )
 
@@ -54,7 +51,8 @@ func Fork(ctx context.Context, from snapshot.OpenOptions, at string, o snapshot.
 	if err != nil {
 		return nil, err
 	}
-	l.foreign[from.Feature], l.find = from.Dir, from.Resolve
+	l.places.Know(from.Feature, from.Dir)
+	l.places.Find = from.Resolve
 	s.Generation, s.Origin = p.generation, p.origin
 	if p.id == "" {
 		return l.found(ctx, s, &p)
@@ -74,72 +72,19 @@ func Fork(ctx context.Context, from snapshot.OpenOptions, at string, o snapshot.
 
 // begin looks at the workspace and makes the feature's directory.
 func begin(o snapshot.CreateOptions) (*layers, book.State, error) {
-	s := book.State{Identity: book.Identity{
-		Driver: snapshot.DriverCopy, Feature: o.Feature, Owner: o.Owner, UserXattr: o.UserXattr || os.Geteuid() != 0,
-	}}
-	dir, err := filepath.Abs(o.Dir)
+	dir, s, err := book.Begin(snapshot.DriverCopy, o)
 	if err != nil {
 		return nil, s, err
-	}
-	if s.Workspace, err = filepath.EvalSymlinks(o.Workspace); err == nil {
-		s.Workspace, err = filepath.Abs(s.Workspace)
-	}
-	if err != nil {
-		return nil, s, &snapshot.WorkspaceError{Path: o.Workspace, Err: err, Remedy: "name an existing directory"}
-	}
-	ws, err := beneath.OpenRoot(s.Workspace)
-	if err != nil {
-		return nil, s, &snapshot.WorkspaceError{Path: s.Workspace, Err: err, Remedy: "name a directory that you may read"}
-	}
-	defer ws.Close()
-	path := filepath.Join(dir, book.StateFile)
-	if _, err := os.Lstat(path); err == nil {
-		return nil, s, &fs.PathError{Op: "create", Path: path, Err: fs.ErrExist}
-	}
-	if err := os.MkdirAll(filepath.Join(dir, book.LayersDir), 0o700); err != nil {
-		return nil, s, err
-	}
-	if s.Inode, s.Birth, err = beneath.Identity(ws.FD); err != nil {
-		return nil, s, ws.Fail("stat", ".", err)
 	}
 	l := &layers{
-		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: o.Feature, next: 1, foreign: map[string]string{},
+		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: o.Feature, next: 1,
+		places: book.Places{Feature: o.Feature, Dir: dir},
 	}
-	if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
+	if l.bases, err = promote.OpenBases(cmp.Or(o.Bases, filepath.Join(dir, "bases")), s.Workspace); err != nil {
 		return nil, s, err
 	}
-	s.Origin, err = originOf(ws, dir)
 	s.Generation = l.bases.Generation()
-	if err == nil {
-		err = l.makePoints(s.Owner)
-	}
-	return l, s, err
-}
-
-// openBases opens the base layers of a workspace. Without a place that is common to all features there are those of this one.
-func openBases(bases, dir, workspace string) (*promote.Bases, error) {
-	if bases == "" {
-		bases = filepath.Join(dir, "bases")
-	}
-	return promote.OpenBases(bases, workspace)
-}
-
-// originOf notes how the workspace is now, by the clock of the feature's directory.
-func originOf(ws *beneath.Root, dir string) (snapshot.Origin, error) {
-	look, err := dirs.LookOf(ws.FD)
-	if err != nil {
-		return snapshot.Origin{}, ws.Fail("stat", ".", err)
-	}
-	d, err := beneath.OpenRoot(dir)
-	if err != nil {
-		return snapshot.Origin{}, err
-	}
-	defer d.Close()
-	start, err := beneath.Stamp(d.FD)
-	if err != nil {
-		return snapshot.Origin{}, d.Fail("start time", ".", err)
-	}
-	return snapshot.Origin{Start: start, RootMode: look.Mode, RootXattr: []byte(beneath.PackXattrs(look.Xattrs))}, nil
+	return l, s, l.makePoints(s.Owner)
 }
 
 // makePoints makes the directory of HOME's mount points.
@@ -209,16 +154,16 @@ func open(o snapshot.OpenOptions) (*layers, error) {
 	}
 	l := &layers{
 		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: s.Feature, readOnly: o.ReadOnly,
-		find: o.Resolve, book: b, next: s.Next, foreign: map[string]string{},
+		places: book.Places{Feature: s.Feature, Dir: dir, Find: o.Resolve}, book: b, next: s.Next,
 	}
-	if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
+	if l.bases, err = promote.OpenBases(cmp.Or(o.Bases, filepath.Join(dir, "bases")), s.Workspace); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat(l.book.Layer(s.Current)); err != nil {
 		return nil, &snapshot.DamageError{Path: l.book.Layer(s.Current), Err: err}
 	}
 	for _, ref := range s.Lower {
-		if _, err := l.layerDir(ref); err != nil {
+		if _, err := l.places.Layer(ref); err != nil {
 			return nil, err
 		}
 	}
@@ -275,14 +220,7 @@ func Repair(ctx context.Context, o snapshot.OpenOptions) ([]snapshot.DamageError
 	}
 	found = append(found, more...)
 	all, err := l.Records()
-	for i := range all { // those that need what is not this feature's
-		r := &all[i]
-		named := slices.ContainsFunc(found, func(e snapshot.DamageError) bool { return e.ID == r.ID })
-		if r.Damaged != "" && !named {
-			found = append(found, snapshot.DamageError{Path: l.dir, ID: r.ID, Err: errors.New(r.Damaged)})
-		}
-	}
-	return found, err
+	return book.Unusable(l.dir, all, found), err
 }
 
 // restore opens a feature whose state is lost. The new current layer is a copy of the newest checkpoint.
@@ -293,7 +231,7 @@ func restore(ctx context.Context, o snapshot.OpenOptions) (*layers, error) {
 	}
 	_, err = book.Restore(dir, func(b *book.Book) error {
 		s := b.State()
-		l := &layers{dir: dir, feature: s.Feature, book: b, find: o.Resolve, foreign: map[string]string{}, next: s.Current}
+		l := &layers{dir: dir, feature: s.Feature, book: b, places: book.Places{Feature: s.Feature, Dir: dir, Find: o.Resolve}, next: s.Current}
 		r, err := b.Record(s.Head)
 		if err != nil {
 			return err

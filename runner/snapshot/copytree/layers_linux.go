@@ -13,7 +13,6 @@ import (
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
@@ -25,7 +24,6 @@ type layers struct {
 	journal      string       // directory for a promote's journal
 	durable      func() error // makes dir durable; nil: syncfs
 	readOnly     bool
-	find         func(feature string) (dir string, err error)
 	bases        *promote.Bases
 	book         *book.Book
 
@@ -35,8 +33,7 @@ type layers struct {
 
 	reading sync.RWMutex // held for reading while a view is open: its layers stay
 
-	foreignMu sync.Mutex
-	foreign   map[string]string // feature → directory
+	places book.Places // of layers, also of other features
 }
 
 // The parts of a layer.
@@ -76,7 +73,7 @@ func (l *layers) Records() ([]snapshot.Record, error) {
 			if all[i].Damaged != "" {
 				break
 			}
-			if _, err := l.layerDir(ref); err != nil {
+			if _, err := l.places.Layer(ref); err != nil {
 				all[i].Damaged = err.Error()
 			}
 		}
@@ -136,30 +133,9 @@ func (p *place) under() place {
 	return place{tree: p.base, base: p.base, generation: p.generation, origin: p.origin}
 }
 
-// layerDir returns the directory of a layer of any feature.
-func (l *layers) layerDir(ref snapshot.LayerRef) (string, error) {
-	if ref.Feature == l.feature {
-		return book.LayerDir(l.dir, ref.Layer), nil
-	}
-	l.foreignMu.Lock()
-	defer l.foreignMu.Unlock()
-	dir, known := l.foreign[ref.Feature]
-	if !known {
-		if l.find == nil {
-			return "", fmt.Errorf("%w: layer %d of feature %s, which is not there", snapshot.ErrUnusableLayers, ref.Layer, ref.Feature)
-		}
-		var err error
-		if dir, err = l.find(ref.Feature); err != nil {
-			return "", fmt.Errorf("%w: layer %d of feature %s: %w", snapshot.ErrUnusableLayers, ref.Layer, ref.Feature, err)
-		}
-		l.foreign[ref.Feature] = dir
-	}
-	return book.LayerDir(dir, ref.Layer), nil
-}
-
 // view opens a part of a layer. The caller holds reading.
 func (l *layers) view(ref snapshot.LayerRef, part string) (*tree.View, error) {
-	dir, err := l.layerDir(ref)
+	dir, err := l.places.Layer(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -181,27 +157,6 @@ func (l *layers) with(a, b *place, part string, do func(old, now *tree.View) err
 	return errors.Join(do(old, now), old.Close(), now.Close())
 }
 
-// checkBase makes sure that the workspace is the one that the feature was started on.
-func (l *layers) checkBase() error {
-	s := l.book.State()
-	r, err := beneath.OpenRoot(s.Workspace)
-	if err == nil {
-		inode, birth, failed := beneath.Identity(r.FD)
-		err = failed
-		r.Close()
-		if err == nil && (inode != s.Inode || !birth.Equal(s.Birth)) {
-			err = snapshot.ErrReplaced
-		}
-	}
-	if err == nil {
-		return nil
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = snapshot.ErrMissing
-	}
-	return &snapshot.WorkspaceError{Path: s.Workspace, Err: err, Remedy: "put the directory back, or discard the feature"}
-}
-
 // Stacks describes binds of the current layer.
 func (l *layers) Stacks() []snapshot.Stack {
 	dir := l.book.Layer(l.book.State().Current)
@@ -218,7 +173,7 @@ func (l *layers) StacksAt(id string) ([]snapshot.Stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := l.layerDir(p.tree)
+	dir, err := l.places.Layer(p.tree)
 	if err != nil {
 		return nil, err
 	}

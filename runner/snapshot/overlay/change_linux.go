@@ -7,7 +7,6 @@ import (
 	"io"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
@@ -183,14 +182,4 @@ func (l *layers) shows(name string) bool {
 	}
 	same, err := l.untouched(&s)
 	return err == nil && same
-}
-
-// originNow notes how the workspace is after a promote.
-func (l *layers) originNow() (snapshot.Origin, error) {
-	ws, err := beneath.OpenRoot(l.book.State().Workspace)
-	if err != nil {
-		return snapshot.Origin{}, err
-	}
-	defer ws.Close()
-	return originOf(ws, l.dir)
 }

@@ -2,15 +2,10 @@ package overlay
 
 import (
 	"context"
-	"os"
 	"path/filepath"
-	"strings"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 )
@@ -25,32 +20,13 @@ func (l *layers) Drop(_ context.Context, ids ...string) error {
 	return l.book.Drop(ids...)
 }
 
-// gone marks, in its name, a layer that is being removed.
-const gone = ".gone"
-
 // Collect frees what nobody needs.
 func (l *layers) Collect(ctx context.Context, needed []snapshot.LayerRef) (freed int64, err error) {
 	if err := l.giveUp(needed); err != nil {
 		return 0, err
 	}
-	list, err := os.ReadDir(filepath.Join(l.dir, book.LayersDir))
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range list {
-		if !strings.HasSuffix(e.Name(), gone) {
-			continue
-		}
-		path := filepath.Join(l.dir, book.LayersDir, e.Name())
-		used, err := dirs.Measure(ctx, path)
-		if err == nil {
-			err = snapshot.Remove(ctx, path)
-		}
-		if err != nil {
-			return freed, err
-		}
-		freed += used.Bytes
-		book.Step("removed layer")
+	if freed, err = l.book.Free(ctx); err != nil {
+		return freed, err
 	}
 	return freed, l.trim(ctx)
 }
@@ -77,10 +53,9 @@ func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 		if n == l.spare || l.busy[n] {
 			continue
 		}
-		if err := os.Rename(l.book.Layer(n), l.book.Layer(n)+gone); err != nil {
+		if err := l.book.SetAside(n); err != nil {
 			return err
 		}
-		book.Step("renamed layer")
 		l.forget(n)
 	}
 	return nil
@@ -152,15 +127,7 @@ func (l *layers) sync() error {
 	if l.durable != nil {
 		return l.durable()
 	}
-	r, err := beneath.OpenRoot(l.dir)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	if err := unix.Syncfs(r.FD); err != nil {
-		return r.Fail("syncfs", ".", err)
-	}
-	return nil
+	return book.Syncfs(l.dir)
 }
 
 // size measures what shows of a sealed layer, once: without the scratch directories, which go.

@@ -176,7 +176,7 @@ func (c *copySeal) nothing() (bool, error) {
 	if err != nil || len(head.Stack) == 0 {
 		return false, nil //nolint:nilerr // then it is not the same
 	}
-	top, err := c.l.layerDir(head.Stack[0])
+	top, err := c.l.places.Layer(head.Stack[0])
 	if err != nil {
 		return false, err
 	}
@@ -189,7 +189,7 @@ func (c *copySeal) nothing() (bool, error) {
 			return false, err
 		}
 		is, err := readLook(c.l.book.Layer(c.state.Current) + "/" + p.name)
-		if err != nil || !is.equal(&was) {
+		if err != nil || !is.shows(&was.Look) {
 			return false, err
 		}
 	}

@@ -8,11 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
@@ -51,7 +49,8 @@ func Fork(_ context.Context, from snapshot.OpenOptions, at string, o snapshot.Cr
 	if err != nil {
 		return nil, err
 	}
-	l.foreign[from.Feature], l.find, l.homeOf = origin.dir, from.Resolve, origin.homeLower()
+	l.places.Know(from.Feature, origin.dir)
+	l.places.Find, l.homeOf = from.Resolve, origin.homeLower()
 	s.Lower, s.Generation, s.Origin, s.Bare = p.stack, p.generation, p.origin, p.bare
 	if p.id == "" {
 		return l.found(s)
@@ -67,67 +66,20 @@ func Fork(_ context.Context, from snapshot.OpenOptions, at string, o snapshot.Cr
 
 // begin looks at the workspace and makes the feature's directory.
 func begin(o snapshot.CreateOptions) (*layers, book.State, error) {
-	s := book.State{Identity: book.Identity{
-		Driver: snapshot.DriverOverlay, Feature: o.Feature, Owner: o.Owner, UserXattr: o.UserXattr || os.Geteuid() != 0,
-	}}
-	dir, err := filepath.Abs(o.Dir)
+	dir, s, err := book.Begin(snapshot.DriverOverlay, o)
 	if err != nil {
 		return nil, s, err
 	}
-	if s.Workspace, err = filepath.EvalSymlinks(o.Workspace); err == nil {
-		s.Workspace, err = filepath.Abs(s.Workspace)
-	}
-	if err != nil {
-		return nil, s, &snapshot.WorkspaceError{Path: o.Workspace, Err: err, Remedy: "name an existing directory"}
-	}
-	ws, err := beneath.OpenRoot(s.Workspace)
-	if err != nil {
-		return nil, s, &snapshot.WorkspaceError{Path: s.Workspace, Err: err, Remedy: "name a directory that you may read"}
-	}
-	defer ws.Close()
-	if err := os.MkdirAll(filepath.Join(dir, book.LayersDir), 0o700); err != nil {
-		return nil, s, err
-	}
-	if s.Inode, s.Birth, err = beneath.Identity(ws.FD); err != nil {
-		return nil, s, ws.Fail("stat", ".", err)
-	}
-	bases, err := openBases(o.Bases, dir, s.Workspace)
+	bases, err := promote.OpenBases(cmp.Or(o.Bases, filepath.Join(dir, "bases")), s.Workspace)
 	if err != nil {
 		return nil, s, err
 	}
 	l := &layers{
 		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: o.Feature, bases: bases, next: 2,
-		foreign: map[string]string{}, busy: map[int]bool{},
+		busy: map[int]bool{}, places: book.Places{Feature: o.Feature, Dir: dir},
 	}
 	s.Generation, s.Current = bases.Generation(), 1
-	s.Origin, err = originOf(ws, dir)
-	return l, s, err
-}
-
-// openBases opens the base layers of a workspace. Without a place that is common to all features there are those of this one.
-func openBases(bases, dir, workspace string) (*promote.Bases, error) {
-	if bases == "" {
-		bases = filepath.Join(dir, "bases")
-	}
-	return promote.OpenBases(bases, workspace)
-}
-
-// originOf notes how the workspace is now, by the clock of the feature's directory.
-func originOf(ws *beneath.Root, dir string) (snapshot.Origin, error) {
-	look, err := lookOf(ws.FD)
-	if err != nil {
-		return snapshot.Origin{}, ws.Fail("stat", ".", err)
-	}
-	d, err := beneath.OpenRoot(dir)
-	if err != nil {
-		return snapshot.Origin{}, err
-	}
-	defer d.Close()
-	start, err := beneath.Stamp(d.FD)
-	if err != nil {
-		return snapshot.Origin{}, fmt.Errorf("%s: start time: %w", dir, err)
-	}
-	return snapshot.Origin{Start: start, RootMode: look.mode, RootXattr: []byte(beneath.PackXattrs(look.xattrs))}, nil
+	return l, s, nil
 }
 
 // found makes HOME, the current layer and the book.
@@ -167,7 +119,7 @@ func (l *layers) found(s book.State, add ...snapshot.Record) (snapshot.Layers, e
 // furnish makes the lowest layer of HOME: empty, or with the mount points of the feature that this one is forked from.
 func (l *layers) furnish(s *book.State) error {
 	if l.homeOf == "" {
-		return (&look{owner: s.Owner, mode: 0o755, keepMtime: true}).wear(l.homeLower())
+		return (&look{Look: dirs.Look{Owner: dirs.Owner(s.Owner), Mode: 0o755}, keepMtime: true}).wear(l.homeLower())
 	}
 	nothing, err := tree.OpenView(nil)
 	if err != nil {
@@ -204,13 +156,13 @@ func open(o snapshot.OpenOptions) (*layers, error) {
 	}
 	s := b.State()
 	l := &layers{
-		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: s.Feature, readOnly: o.ReadOnly, find: o.Resolve,
+		dir: dir, journal: cmp.Or(o.Journal, dir), durable: o.Sync, feature: s.Feature, readOnly: o.ReadOnly, places: book.Places{Feature: s.Feature, Dir: dir, Find: o.Resolve},
 		book: b, next: s.Next,
-		foreign: map[string]string{}, busy: map[int]bool{},
+		busy: map[int]bool{},
 	}
 	// Without its workspace a feature can be looked at, repaired and removed.
-	if l.baseErr = l.checkBase(); l.baseErr == nil {
-		l.bases, l.baseErr = openBases(o.Bases, dir, s.Workspace)
+	if l.baseErr = l.book.CheckWorkspace(); l.baseErr == nil {
+		l.bases, l.baseErr = promote.OpenBases(cmp.Or(o.Bases, filepath.Join(dir, "bases")), s.Workspace)
 	}
 	if damage := (*snapshot.WorkspaceError)(nil); l.baseErr != nil && !errors.As(l.baseErr, &damage) {
 		return nil, l.baseErr
@@ -246,14 +198,7 @@ func Repair(_ context.Context, o snapshot.OpenOptions) ([]snapshot.DamageError, 
 	}
 	found = append(found, more...)
 	all, err := l.Records()
-	for i := range all { // those that need what is not this feature's
-		r := &all[i]
-		named := slices.ContainsFunc(found, func(e snapshot.DamageError) bool { return e.ID == r.ID })
-		if r.Damaged != "" && !named {
-			found = append(found, snapshot.DamageError{Path: l.dir, ID: r.ID, Err: errors.New(r.Damaged)})
-		}
-	}
-	return found, err
+	return book.Unusable(l.dir, all, found), err
 }
 
 // restore opens a feature whose state is lost.
@@ -264,8 +209,8 @@ func restore(o snapshot.OpenOptions) (*layers, error) {
 	}
 	_, err = book.Restore(dir, func(b *book.Book) error {
 		s := b.State()
-		l := &layers{dir: dir, feature: s.Feature, book: b, find: o.Resolve, foreign: map[string]string{}}
-		if l.bases, err = openBases(o.Bases, dir, s.Workspace); err != nil {
+		l := &layers{dir: dir, feature: s.Feature, book: b, places: book.Places{Feature: s.Feature, Dir: dir, Find: o.Resolve}}
+		if l.bases, err = promote.OpenBases(cmp.Or(o.Bases, filepath.Join(dir, "bases")), s.Workspace); err != nil {
 			return err
 		}
 		if err := l.make(b.Layer(s.Current)); err != nil {

@@ -12,24 +12,13 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 )
 
 // look is what shows of a directory itself.
 type look struct {
-	owner     snapshot.Owner
-	mode      uint32
-	mtime     unix.Timespec
+	dirs.Look
 	keepMtime bool
-	xattrs    []beneath.Xattr // the user's
-}
-
-func lookOf(fd int) (look, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return look{}, err
-	}
-	attrs, err := beneath.ReadXattrs(fd, beneath.IsUserXattr)
-	return look{owner: snapshot.Owner{UID: st.Uid, GID: st.Gid}, mode: st.Mode & 0o7777, mtime: st.Mtim, xattrs: attrs}, err
 }
 
 func readLook(path string) (look, error) {
@@ -38,16 +27,17 @@ func readLook(path string) (look, error) {
 		return look{}, err
 	}
 	defer r.Close()
-	l, err := lookOf(r.FD)
+	l, err := dirs.LookOf(r.FD)
 	if err != nil {
 		return look{}, r.Fail("stat", ".", err)
 	}
-	return l, nil
+	return look{Look: l}, nil
 }
 
-func (a *look) equal(b *look) bool {
-	return a.owner == b.owner && a.mode == b.mode && a.mtime == b.mtime &&
-		beneath.PackXattrs(a.xattrs) == beneath.PackXattrs(b.xattrs)
+// shows reports whether a directory looks so.
+func (a *look) shows(b *dirs.Look) bool {
+	return a.Owner == b.Owner && a.Mode == b.Mode && a.Mtime == b.Mtime &&
+		beneath.PackXattrs(a.Xattrs) == beneath.PackXattrs(b.Xattrs)
 }
 
 // wear makes one of our own directories look so.
@@ -57,9 +47,9 @@ func (a *look) wear(path string) error {
 		return err
 	}
 	defer r.Close()
-	err = errors.Join(beneath.Chown(r.FD, a.owner.UID, a.owner.GID), beneath.SetXattrs(r.FD, a.xattrs), unix.Fchmod(r.FD, a.mode))
+	err = errors.Join(beneath.Chown(r.FD, a.Owner.UID, a.Owner.GID), beneath.SetXattrs(r.FD, a.Xattrs), unix.Fchmod(r.FD, a.Mode))
 	if err == nil && !a.keepMtime {
-		err = beneath.SetMtime(r.FD, a.mtime)
+		err = beneath.SetMtime(r.FD, a.Mtime)
 	}
 	if err != nil {
 		return r.Fail("create", ".", err)
@@ -99,7 +89,7 @@ func (l *layers) looks(s *book.State) (w, h look, err error) {
 			return w, h, err
 		}
 		if roots[0].Base {
-			x.to.owner = s.Owner
+			x.to.Owner = dirs.Owner(s.Owner)
 		}
 	}
 	return w, h, nil
@@ -144,11 +134,11 @@ func bare(path string, a *look) (bool, error) {
 		return false, err
 	}
 	defer r.Close()
-	now, err := lookOf(r.FD)
+	now, err := dirs.LookOf(r.FD)
 	if err != nil {
 		return false, r.Fail("stat", ".", err)
 	}
-	if !now.equal(a) {
+	if !a.shows(&now) {
 		return false, nil
 	}
 	names, err := beneath.ReadNames(r.FD, make([]byte, 4096), nil)

@@ -171,7 +171,7 @@ func (l *layers) indexed(x *snapshot.Indexed, parent *place, alias bool) error {
 		if err == nil {
 			r.AliasOf, r.Stack, r.Layer, r.Depth = parent.id, p.Stack, 0, len(p.Stack)
 			x.AliasOf = r.AliasOf
-			if err := l.realias(r.ID, r.AliasOf); err != nil {
+			if err := l.book.Realias(r.ID, r.AliasOf); err != nil {
 				return err
 			}
 		}
@@ -180,23 +180,6 @@ func (l *layers) indexed(x *snapshot.Indexed, parent *place, alias bool) error {
 		return nil
 	}
 	return l.book.Rewrite(r)
-}
-
-// realias lets aliases of a checkpoint that becomes one itself name what that means.
-func (l *layers) realias(from, to string) error {
-	all, err := l.book.Records()
-	if err != nil {
-		return err
-	}
-	for i := range all {
-		if r := &all[i]; r.AliasOf == from && r.Damaged == "" {
-			r.AliasOf = to
-			if err := l.book.Rewrite(*r); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // maxSums is how many sums of files are remembered for a feature. One takes about 250 bytes.

@@ -26,7 +26,7 @@ import (
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/book"
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
@@ -41,7 +41,6 @@ type layers struct {
 	durable      func() error // nil: syncfs
 	homeOf       string       // while forking: the other's lowest layer of HOME
 	readOnly     bool
-	find         func(feature string) (dir string, err error)
 	bases        *promote.Bases
 	baseErr      error // why there are none: the workspace is gone
 	book         *book.Book
@@ -58,8 +57,7 @@ type layers struct {
 	contents sync.Map     // layer number → *contents, likewise
 	summed   atomic.Int64 // how many sums are in contents
 
-	foreignMu sync.Mutex
-	foreign   map[string]string // feature → directory
+	places book.Places // of layers, also of other features
 }
 
 // write locks what changes the layers.
@@ -147,32 +145,11 @@ func (l *layers) at(id string) (place, error) {
 	return place{id: r.ID, stack: r.Stack, generation: r.Generation, origin: r.Origin, bare: r.Bare}, nil
 }
 
-// layerDir returns the directory of a layer of any feature.
-func (l *layers) layerDir(ref snapshot.LayerRef) (string, error) {
-	if ref.Feature == l.feature {
-		return l.book.Layer(ref.Layer), nil
-	}
-	l.foreignMu.Lock()
-	defer l.foreignMu.Unlock()
-	dir, known := l.foreign[ref.Feature]
-	if !known {
-		if l.find == nil {
-			return "", fmt.Errorf("%w: layer %d of feature %s, which is not there", snapshot.ErrUnusableLayers, ref.Layer, ref.Feature)
-		}
-		var err error
-		if dir, err = l.find(ref.Feature); err != nil {
-			return "", fmt.Errorf("%w: layer %d of feature %s: %w", snapshot.ErrUnusableLayers, ref.Layer, ref.Feature, err)
-		}
-		l.foreign[ref.Feature] = dir
-	}
-	return book.LayerDir(dir, ref.Layer), nil
-}
-
 // paths returns the directories of a stack: part "w" of the workspace, "h" of HOME.
 func (l *layers) paths(stack []snapshot.LayerRef, part string) ([]string, error) {
 	list := make([]string, len(stack))
 	for i, ref := range stack {
-		dir, err := l.layerDir(ref)
+		dir, err := l.places.Layer(ref)
 		if err != nil {
 			return nil, err
 		}
@@ -217,32 +194,11 @@ func (l *layers) view(p *place, part string) (*tree.View, error) {
 		return nil, err
 	}
 	if part == "w" {
-		if err := l.checkBase(); err != nil {
+		if err := l.book.CheckWorkspace(); err != nil {
 			return nil, err
 		}
 	}
 	return tree.OpenView(roots)
-}
-
-// checkBase makes sure that the workspace is the one that the feature was started on.
-func (l *layers) checkBase() error {
-	s := l.book.State()
-	r, err := beneath.OpenRoot(s.Workspace)
-	if err == nil {
-		inode, birth, failed := beneath.Identity(r.FD)
-		err = failed
-		r.Close()
-		if err == nil && (inode != s.Inode || !birth.Equal(s.Birth)) {
-			err = snapshot.ErrReplaced
-		}
-	}
-	if err == nil {
-		return nil
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = snapshot.ErrMissing
-	}
-	return &snapshot.WorkspaceError{Path: s.Workspace, Err: err, Remedy: "put the directory back, or discard the feature"}
 }
 
 // stacks describes the mounts of a state; without an upper layer if current is 0.
@@ -306,7 +262,7 @@ func (l *layers) double(s *snapshot.Stack) error {
 		return err
 	}
 	if s.Lower[0].Base {
-		look.owner = l.book.State().Owner
+		look.Owner = dirs.Owner(l.book.State().Owner)
 	}
 	path := filepath.Join(l.dir, "empty-"+strings.TrimPrefix(filepath.Base(s.Target), "/"))
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -143,7 +143,7 @@ func (l *layers) promoted() error {
 		return err
 	}
 	if string(note) == noteCurrent {
-		if err := l.checkBase(); err != nil {
+		if err := l.book.CheckWorkspace(); err != nil {
 			return err
 		}
 		next := l.book.State()
@@ -151,7 +151,7 @@ func (l *layers) promoted() error {
 		if next.Generation, err = promote.Generation(l.journal); err != nil {
 			return err
 		}
-		if next.Origin, err = l.originNow(); err != nil {
+		if next.Origin, err = l.book.OriginNow(); err != nil {
 			return err
 		}
 		if err := l.advance(next); err != nil {

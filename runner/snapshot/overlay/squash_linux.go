@@ -109,7 +109,7 @@ func findRun(stack []snapshot.LayerRef, levels []int, feature string, force bool
 const levelFile = "level"
 
 func (l *layers) level(ref snapshot.LayerRef) (int, error) {
-	dir, err := l.layerDir(ref)
+	dir, err := l.places.Layer(ref)
 	if err != nil {
 		return 0, err
 	}
