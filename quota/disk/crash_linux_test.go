@@ -278,7 +278,7 @@ func TestAttached(t *testing.T) {
 	defer func() { detachedUppers = detached }()
 	s := openStore(t, dir)
 	u := create(t, s, "a", Ext4, Limits{Bytes: 10 * quota.MiB, Inodes: count(100)})
-	if want := filepath.Join(dir, "features/a/disk"); u.Dir() != want+"/disk" || !mountpoint(want) {
+	if want := filepath.Join(dir, "disk/mounts/a"); u.Dir() != want+"/disk" || !mountpoint(want) {
 		t.Fatal(u.Dir())
 	}
 	v, err := s.Open(t.Context(), "a")
@@ -288,13 +288,13 @@ func TestAttached(t *testing.T) {
 	if err := errors.Join(os.WriteFile(filepath.Join(v.Dir(), "x"), []byte("1"), 0o600), u.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if !mountpoint(v.place.plain()) {
+	if !mountpoint(v.place.mounted()) {
 		t.Fatal("the first one that closes takes it away")
 	}
 	v.use.Close() // as if killed
 	v.volume.(*attachedVolume).use.Close()
 	done, err := s.Clean(t.Context())
-	if err != nil || len(done) != 1 || mountpoint(v.place.plain()) {
+	if err != nil || len(done) != 1 || mountpoint(v.place.mounted()) {
 		t.Fatal(done, err)
 	}
 	v.volume.(*attachedVolume).root.Close()

@@ -21,7 +21,7 @@
 // Mounts are detached: they are in no mount table, Unit.Dir is a path below /proc/self/fd that only this process can use,
 // and the kernel takes mount and loop device away when the last file descriptor is closed, however the process ends.
 // Several processes may open one unit; they share its device. (Kernels before 6.15 want attached mounts: there it is
-// features/ID/disk, and what a killed process leaves is taken up by the next one, or by Clean.)
+// disk/mounts/ID of the state directory, and what a killed process leaves is taken up by the next one, or by Clean.)
 package disk
 
 import (

@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -161,122 +160,6 @@ var detachedUppers = sync.OnceValue(func() bool {
 	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
 	return err == nil && (major > 6 || major == 6 && minor >= 15)
 })
-
-// attachedVolume is an image on older kernels: mounted at features/ID/disk for all openers, of which the last one takes it
-// away again. What a killed one leaves, the next opener uses, or Clean takes away.
-type attachedVolume struct {
-	imageVolume
-	place *place
-	use   *os.File // openers lock it, shared: the image's own lock is the device's too
-}
-
-const useName = "disk.lock" // in features/ID
-
-func openUse(p *place) (*os.File, error) {
-	return os.OpenFile(filepath.Join(p.dir, useName), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-}
-
-func openAttached(ctx context.Context, p *place) (_ volume, err error) {
-	use, err := openUse(p)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			_ = use.Close()
-		}
-	}()
-	if err := flock(use, unix.LOCK_SH); err != nil {
-		return nil, err
-	}
-	if err := os.Mkdir(p.plain(), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, err
-	}
-	if !mountpoint(p.plain()) {
-		v, err := openDetached(ctx, p)
-		if err != nil {
-			return nil, err
-		}
-		err = unix.MoveMount(int(v.root.Fd()), "", unix.AT_FDCWD, p.plain(), unix.MOVE_MOUNT_F_EMPTY_PATH)
-		_ = v.close()
-		if err != nil {
-			return nil, os.NewSyscallError("move_mount", err)
-		}
-		if err := unix.Mount("", p.plain(), "", unix.MS_PRIVATE, ""); err != nil {
-			return nil, os.NewSyscallError("mount", err)
-		}
-	}
-	root, err := os.OpenFile(p.plain(), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	return &attachedVolume{imageVolume{root}, p, use}, nil
-}
-
-func (v *attachedVolume) top() string { return v.place.plain() }
-
-func (v *attachedVolume) close() error {
-	unlock, err := v.place.lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	err = v.root.Close()
-	if flock(v.use, unix.LOCK_EX|unix.LOCK_NB) == nil { // the last one
-		err = errors.Join(err, detach(v.place))
-	}
-	return errors.Join(err, v.use.Close())
-}
-
-// mountpoint says whether something is mounted at path.
-func mountpoint(path string) bool {
-	var st unix.Statx_t
-	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &st)
-	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
-}
-
-// detach takes a unit's attached mount away, with what that took.
-func detach(p *place) error {
-	if mountpoint(p.plain()) {
-		if err := unix.Unmount(p.plain(), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-			return &os.PathError{Op: "unmount", Path: p.plain(), Err: err}
-		}
-	}
-	for _, name := range []string{p.plain(), filepath.Join(p.dir, useName)} {
-		err := os.Remove(name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) { // that one is another mechanism's
-			return err
-		}
-	}
-	return nil
-}
-
-// cleanMounts takes the mounts away that killed processes left.
-func (s *Store) cleanMounts() ([]string, error) {
-	units, err := s.units()
-	if err != nil {
-		return nil, err
-	}
-	var done []string
-	for _, p := range units {
-		if p.Mechanism != Ext4 || !mountpoint(p.plain()) {
-			continue
-		}
-		use, err := openUse(p)
-		if err != nil {
-			return done, err
-		}
-		if flock(use, unix.LOCK_EX|unix.LOCK_NB) == nil {
-			if err = detach(p); err == nil {
-				done = append(done, "mount "+p.plain())
-			}
-		}
-		if err := errors.Join(err, use.Close()); err != nil {
-			return done, err
-		}
-	}
-	return done, nil
-}
 
 // trim is FITRIM of everything; the loop device makes holes in the image of it.
 func trim(dir string) error {

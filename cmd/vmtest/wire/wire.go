@@ -23,7 +23,7 @@ type Disk struct {
 // Disks are what every machine has: its root, and two whose file systems have project quota, which many kernels that
 // tests run on outside lack.
 var Disks = []Disk{
-	{"/dev/vda", "/", "ext4", "", []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1"}, 4 << 30},
+	{"/dev/vda", "/", "ext4", "", []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=1,lazy_journal_init=1"}, 24 << 30},
 	{"/dev/vdb", "/mnt/ext4", "ext4", "prjquota", []string{"mkfs.ext4", "-q", "-F", "-O", "quota,project", "-E", "quotatype=prjquota,lazy_itable_init=1"}, 2 << 30},
 	{"/dev/vdc", "/mnt/xfs", "xfs", "prjquota", []string{"mkfs.xfs", "-q", "-f"}, 2 << 30},
 }
