@@ -742,7 +742,9 @@ func TestDiskVerdicts(t *testing.T) {
 				t.Errorf("%+v", res.Disk)
 			}
 			// A full feature is sealed and rolled back all the same.
-			if list, err := b.Checkpoints(t.Context(), res.Feature); err != nil || len(list) != 2 {
+			list, err := b.Checkpoints(t.Context(), res.Feature)
+			list = slices.DeleteFunc(list, func(c runner.Checkpoint) bool { return c.Reason == runner.ReasonAuto }) // on a slow machine
+			if err != nil || len(list) != 2 {
 				t.Fatalf("%+v %v", list, err)
 			}
 			if _, err := b.Rollback(t.Context(), res.Feature, runner.RollbackOptions{To: "start"}); err != nil {
