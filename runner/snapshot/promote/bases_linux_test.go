@@ -254,6 +254,119 @@ func TestOpenWriter(t *testing.T) {
 	}
 }
 
+// TestOpenedWhilePromoting: somebody opens or links what is promoted at each step, and writes when all is done. Either the
+// promote refuses, or the base layer keeps what was there.
+func TestOpenedWhilePromoting(t *testing.T) {
+	needOverlay(t)
+	refused := 0
+	for _, victim := range []string{"edit", "dir/a"} {
+		for n := 1; ; n++ {
+			b := newBox(t, project(t))
+			want := listing(t, b.ws)["/"+victim]
+			b.sandbox(func(m string) error { return steps(write(m+"/edit", "mine"), os.RemoveAll(m+"/dir")) })
+			var f *os.File
+			calls, at := 0, ""
+			journal.Step = func(name string) {
+				if calls++; calls == n {
+					at = name
+					f, _ = os.OpenFile(b.ws+"/"+victim, os.O_RDWR, 0) // or it is gone by now
+				}
+			}
+			_, err := b.w.apply(t.Context(), b.change(), nil)
+			journal.Step = func(string) {}
+			if at == "" {
+				break
+			}
+			if f == nil {
+				must(t, err)
+				continue
+			}
+			_, wrote := f.WriteAt([]byte("theirs"), 0)
+			must(t, errors.Join(wrote, f.Close()))
+			switch {
+			case errors.Is(err, tree.ErrConflict):
+				refused++
+				if data, err := os.ReadFile(b.ws + "/" + victim); err != nil || !strings.HasPrefix(string(data), "theirs") {
+					t.Errorf("%s at %s: refused, but the file holds %q, %v", victim, at, data, err)
+				}
+			case err != nil:
+				t.Errorf("%s at %s: %v", victim, at, err)
+			case linePart(b.at(0)["/"+victim]) != linePart(want):
+				t.Errorf("%s at %s: was %s, shows %s", victim, at, want, b.at(0)["/"+victim])
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused")
+	}
+}
+
+// TestWriterInALoop: what was kept never changes again, whoever has the workspace's files open and writes into what was
+// taken away.
+func TestWriterInALoop(t *testing.T) {
+	needOverlay(t)
+	b := newBox(t, func(ws string) { must(t, write(ws+"/edit", "0000000000")) })
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+				writeLate(b.ws+"/edit", n)
+			}
+		}
+	}()
+	kept := map[int]string{}
+	tries := rounds(40)
+	for n := range tries {
+		b.upper("edit", fmt.Sprintf("mine %05d", n))
+		c, err := b.w.change(t.Context())
+		if err == nil {
+			var r *tree.PromoteReport
+			if r, err = b.w.apply(t.Context(), c, nil); err == nil {
+				data, err := os.ReadFile(b.w.bases.path(r.Generation) + "/edit")
+				must(t, err)
+				kept[r.Generation] = string(data)
+			}
+		}
+		if errors.Is(err, tree.ErrConflict) {
+			b.w.state.Generation = b.w.bases.Generation()
+			err = b.w.begin()
+		}
+		must(t, err)
+	}
+	close(stop)
+	<-done
+	for g, want := range kept {
+		if data, err := os.ReadFile(b.w.bases.path(g) + "/edit"); err != nil || string(data) != want {
+			t.Errorf("generation %d held %q, holds %q, %v", g, want, data, err)
+		}
+	}
+	t.Logf("%d of %d promoted", len(kept), tries)
+	if len(kept) == 0 {
+		t.Error("nothing was promoted")
+	}
+}
+
+// writeLate opens a file for a while, and writes into it if something else has got its name meanwhile.
+func writeLate(path string, n int) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	mine, err := f.Stat()
+	for i := 0; err == nil && i < n%1000; i++ {
+		now, err := os.Lstat(path)
+		if err == nil && !os.SameFile(mine, now) {
+			_, _ = fmt.Fprintf(f, "late %05d", n)
+			return
+		}
+	}
+}
+
 // linePart is the sum at the end of a listing's line.
 func linePart(line string) string { return line[strings.LastIndexByte(line, ' ')+1:] }
 

@@ -2,6 +2,7 @@ package promote
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -144,6 +145,59 @@ func (p *promotion) verify() error {
 		}
 	}
 	return nil
+}
+
+// verifyLinked makes sure that what the base layer shares with the workspace stays as it is. Between the link and the
+// exchange the file had its name, so that somebody may have opened it for writing or linked it: then it would change with
+// what he writes. Now it has no name that is not ours, so who has not opened it never will.
+func (p *promotion) verifyLinked() error {
+	at := beneath.Cursor{Root: p.stage}
+	defer at.Close()
+	i := 0
+	for _, n := range p.linked {
+		for p.entries[i].to <= n {
+			i++
+		}
+		path := p.c.Entries[n].Path
+		taken := p.taken(i) + path[len(p.c.Entries[p.entries[i].from].Path):]
+		reason, err := p.shared(&at, taken, &p.seen[n])
+		if err != nil {
+			return p.base.Fail("verify", path, err)
+		}
+		if reason != "" {
+			return &tree.ConflictError{Conflicts: []tree.Conflict{{Path: path, Reason: reason}}}
+		}
+	}
+	return nil
+}
+
+// shared tells what others did, or still can do, to a file that was taken away and has a link in the base layer.
+func (p *promotion) shared(at *beneath.Cursor, taken string, seen *tree.Seen) (reason string, err error) {
+	dir, name, err := at.Parent(taken)
+	if err != nil {
+		return "", err
+	}
+	fd, err := p.stage.OpenFile(dir, name)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd) // ends the lease
+	if err := unwritten(fd); errors.Is(err, unix.EAGAIN) {
+		return "opened for writing by others while promoting", nil
+	} else if err != nil {
+		return "", err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	switch {
+	case err != nil:
+		return "", err
+	case st.Nlink > 2:
+		return "linked by others while promoting", nil
+	case !seen.Same(journal.See(&st)):
+		return "changed by others while promoting", nil
+	}
+	return "", nil
 }
 
 // taken is where in the stage an op's old object is.

@@ -177,6 +177,7 @@ func (k *keeper) object(n int) error {
 	if !linked {
 		return k.to.Copy(k.ctx, &s, e.Path)
 	}
+	k.promotion.linked = append(k.promotion.linked, n)
 	// The link gave it a new ctime.
 	now := s.Stat
 	if err := beneath.StatAt(dir, name, &now); err != nil {
@@ -186,6 +187,13 @@ func (k *keeper) object(n int) error {
 		seen.Ctime = journal.See(&now).Ctime
 	}
 	return nil
+}
+
+// unwritten takes a lease that the kernel gives only while nobody has the file open, or mapped, for writing: unix.EAGAIN.
+// Who opens it from then on waits until fd is closed.
+func unwritten(fd int) error {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
+	return err
 }
 
 // link links a file of the workspace into the base layer, if nobody has it open for writing.
@@ -198,7 +206,7 @@ func (k *keeper) link(path string, s *layer.Source) (bool, error) {
 	if !k.lease {
 		return false, nil
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK); err != nil {
+	if err := unwritten(fd); err != nil {
 		k.lease = errors.Is(err, unix.EAGAIN) // otherwise the filesystem has none, or the file is another's
 		return false, nil
 	}

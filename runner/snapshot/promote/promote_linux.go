@@ -25,6 +25,7 @@ type promotion struct {
 	stage   *beneath.Root
 	plan    journal.Plan
 	entries []span // of each op
+	linked  []int  // entries whose old object the base layer has a link of, in order
 	dirs    map[string]*journal.DirOp
 	owners  map[string]tree.Owner // of the directories in dirs
 	report  *tree.PromoteReport
@@ -85,7 +86,7 @@ func (p *promotion) replace(ctx context.Context) error {
 	if err := p.renameAll(ctx); err != nil {
 		return err
 	}
-	if err := p.verify(); err != nil {
+	if err := errors.Join(p.verify(), p.verifyLinked()); err != nil {
 		return err
 	}
 	for _, d := range slices.Backward(p.plan.Dirs) {
