@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path"
 	"slices"
@@ -12,8 +13,6 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/isolation"
-	"github.com/caisson-dev/caisson/quota/disk"
-	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/live"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -45,11 +44,7 @@ func (o *RollbackOptions) check() error {
 
 func (x *session) rollback(ctx context.Context, o RollbackOptions) (*RollbackResult, error) {
 	start := time.Now()
-	word := cmp.Or(o.To, RefHead)
-	if o.LastGood {
-		word = RefLastGood
-	}
-	to, err := x.resolveID(ctx, word)
+	to, err := x.target(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +69,63 @@ func (x *session) rollback(ctx context.Context, o RollbackOptions) (*RollbackRes
 		x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingRollback, At: start, Took: r.Took})
 	}
 	return r, err
+}
+
+// target is the checkpoint that a rollback goes back to: the one that is named, or the newest on the way back from what there
+// is now that would change anything.
+func (x *session) target(ctx context.Context, o *RollbackOptions) (string, error) {
+	if o.LastGood {
+		return x.resolveID(ctx, RefLastGood)
+	}
+	if o.To != "" {
+		return x.resolveID(ctx, o.To)
+	}
+	records, err := x.layers.Records()
+	if err != nil {
+		return "", err
+	}
+	for r := range wayBack(records, x.layers.Info().Head) {
+		if differs, err := x.differs(ctx, r.ID, o); differs || err != nil {
+			return r.ID, err
+		}
+	}
+	return "", refuse(CodeNothingToDo, "caisson checkpoint ls "+x.feature.Name+"; --to "+RefBase+" is the workspace",
+		"no earlier checkpoint of %s differs from what there is", x.feature.Name)
+}
+
+// wayBack goes from the head to its parent, and so on. Where there is no parent (it was dropped, or what came before was
+// promoted), the checkpoint that was made before is the next. Damaged ones are passed by.
+func wayBack(records []snapshot.Record, head string) iter.Seq[*snapshot.Record] {
+	index := func(id string) int {
+		return slices.IndexFunc(records, func(r snapshot.Record) bool { return r.ID == id && !r.Created.IsZero() })
+	}
+	return func(yield func(*snapshot.Record) bool) {
+		i := index(head)
+		if i < 0 {
+			i = len(records) - 1
+		}
+		for i >= 0 {
+			r := &records[i]
+			if r.Damaged == "" && !yield(r) {
+				return
+			}
+			if parent := index(cmp.Or(r.AliasOf, r.Parent)); parent >= 0 && parent < i {
+				i = parent
+			} else {
+				i--
+			}
+		}
+	}
+}
+
+// differs reports whether going back to a checkpoint would change anything.
+func (x *session) differs(ctx context.Context, id string, o *RollbackOptions) (bool, error) {
+	if globs := o.globs(); globs != nil {
+		report, err := x.layers.Reset(ctx, snapshot.ResetOptions{To: id, Paths: globs, DryRun: true})
+		return err == nil && len(report.Paths) > 0, err
+	}
+	same, err := x.layers.Same(ctx, id, snapshot.Current)
+	return !same, err
 }
 
 // globs are the paths that are put back; nil means everything.
@@ -296,6 +348,3 @@ func (x *session) unmake(ctx context.Context) error {
 	}
 	return x.s.removeDir(ctx, x.dir)
 }
-
-var _ = disk.Ext4
-var _ = flock.Shared

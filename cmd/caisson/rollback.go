@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,8 +28,8 @@ func newRollbackCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback FEATURE [--to CHECKPOINT | --last-good] [--paths GLOB… | --smart --violations FILE]",
 		Short: "Put a feature, or some of its paths, back into the state of a checkpoint",
-		Long: `Put a feature back into the state of a checkpoint: without --to and --last-good into that of head, the one that what
-there is goes on from. What there was is sealed first, so that a rollback can be undone; the last lines say how. Processes that hold the workspace or the
+		Long: `Put a feature back into the state of a checkpoint: without --to and --last-good one step, to the newest checkpoint on the way back from what
+there is that differs from it. What there was is sealed first, so that a rollback can be undone; the last lines say how. Processes that hold the workspace or the
 home directory are stopped, and the feature stays; with --keep all of them go on, which is refused while one holds it.
 No process sees a half state.
 
@@ -161,12 +163,21 @@ func runRollback(ctx context.Context, a *app, ref string, o rollbackOptions) err
 		a.note("stopped: %s (pid %d), which held %s", snapshot.Quote(h.Command), h.PID, snapshot.Quote(h.Path))
 	}
 	if o.DryRun {
-		a.note("would go back to checkpoint %s", r.To.ID)
+		a.note("would go back to checkpoint %s", o.describe(&r.To))
 		return nil
 	}
-	a.note("%s is at checkpoint %s (%s)", ref, r.To.ID, r.Took.Round(time.Microsecond))
+	a.note("%s is at checkpoint %s (%s)", ref, o.describe(&r.To), r.Took.Round(time.Microsecond))
 	if r.Undo != nil {
 		fmt.Fprintf(a.stderr, "  undo: caisson rollback %s --to %s\n", ref, r.Undo.ID)
 	}
 	return nil
+}
+
+// describe names a checkpoint that was gone back to; one that we chose also by what it is.
+func (o *rollbackOptions) describe(c *runner.Checkpoint) string {
+	if o.To != "" || o.LastGood {
+		return c.ID
+	}
+	what := strings.Join(slices.DeleteFunc([]string{checkpointWhen(c), snapshot.Quote(c.Label)}, func(s string) bool { return s == "" }), ", ")
+	return c.ID + ", the newest that differs from what there was: " + cmp.Or(what, "the beginning")
 }

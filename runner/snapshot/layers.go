@@ -219,6 +219,8 @@ type Layers interface {
 
 	// Change compares two states of the workspace: checkpoints, Base or Current.
 	Change(ctx context.Context, from, to string) (*Change, error)
+	// Same reports whether two such states are equal in content and modes, of the workspace and of HOME. Times do not count.
+	Same(ctx context.Context, a, b string) (bool, error)
 	// WriteDiff prints what Change returned.
 	WriteDiff(ctx context.Context, c *Change, w io.Writer, o DiffOptions) error
 	// OpenFile opens a regular file of a state's workspace for reading.

@@ -51,6 +51,21 @@ func (l *layers) Change(ctx context.Context, from, to string) (*snapshot.Change,
 	return c, nil
 }
 
+// Same reports whether two states are equal but for times.
+func (l *layers) Same(ctx context.Context, a, b string) (bool, error) {
+	from, to, err := l.ends(a, b)
+	if err != nil {
+		return false, err
+	}
+	for _, part := range parts {
+		c, err := l.compare(ctx, &from, &to, part.name, false)
+		if err != nil || len(c.Entries) > 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // compare compares a part of two states; strict looks at owners, times and hard links, too.
 func (l *layers) compare(ctx context.Context, a, b *place, part string, strict bool) (c *snapshot.Change, err error) {
 	err = l.with(a, b, part, func(old, now *tree.View) (err error) {

@@ -49,6 +49,21 @@ func (l *layers) Change(ctx context.Context, from, to string) (*snapshot.Change,
 	return c, nil
 }
 
+// Same reports whether two states are equal but for times.
+func (l *layers) Same(ctx context.Context, a, b string) (bool, error) {
+	from, to, err := l.ends(a, b)
+	if err != nil {
+		return false, err
+	}
+	for _, part := range parts {
+		c, err := l.compareAll(ctx, &from, &to, part.name, false)
+		if err != nil || len(c.Entries) > 0 {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // compare compares the workspace of two states.
 func (l *layers) compare(ctx context.Context, a, b *place, o tree.CompareOptions) (*snapshot.Change, error) {
 	var c *snapshot.Change

@@ -28,6 +28,7 @@ var cases = []struct {
 	{"fork", forks},
 	{"read only", readOnly},
 	{"index", index},
+	{"equality", equality},
 	{"at", at},
 	{"mount points", mountPoints},
 	{"archives", archives},

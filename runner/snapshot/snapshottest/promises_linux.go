@@ -58,6 +58,37 @@ func index(w *world) {
 	}
 }
 
+// equality: states are equal when nobody could tell them apart but by times, in the workspace and in HOME.
+func equality(w *world) {
+	w.file("a", "a")
+	f := w.create()
+	one := f.seal().ID
+	want := func(equal bool, a, b, what string) {
+		w.Helper()
+		got, err := f.l.Same(w.Context(), a, b)
+		must(w, err)
+		if got != equal {
+			w.Errorf("%s: Same(%s, %s) is %t", what, a, b, got)
+		}
+	}
+	want(true, one, snapshot.Current, "nothing has happened")
+	want(true, snapshot.Base, one, "nothing has happened")
+	must(w, os.Chtimes(f.m.Workspace+"/a", time.Time{}, time.Unix(5, 0)))
+	want(true, one, snapshot.Current, "another time")
+	must(w, os.Chmod(f.m.Workspace+"/a", 0o700))
+	want(false, one, snapshot.Current, "another mode")
+	two := f.seal().ID
+	must(w, os.WriteFile(f.m.Home+"/notes", []byte("note"), 0o644))
+	want(false, two, snapshot.Current, "only HOME differs")
+	three := f.seal().ID
+	want(false, two, three, "only HOME differs")
+	f.reset(two)
+	want(true, two, snapshot.Current, "gone back")
+	want(false, snapshot.Base, two, "of the base")
+	_, err := f.l.Same(w.Context(), "nonesuch", two)
+	w.is(err, snapshot.ErrCheckpoint, "an unknown id")
+}
+
 // at: a checkpoint can be looked at while the feature is elsewhere.
 func at(w *world) {
 	w.file("base", "base")
