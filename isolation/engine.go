@@ -2,6 +2,7 @@ package isolation
 
 import (
 	"context"
+	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -65,9 +66,23 @@ type Sandbox interface {
 	// background; Close waits for it.
 	Exchange(ctx context.Context, stacks ...Stack) error
 
+	// Network opens what a network device is made with, in the sandbox's network namespace, which holds nothing but lo.
+	// The namespace has no other way out: when the device goes, so does the network. A sandbox may be asked at any time,
+	// and again. *UnsupportedError (ControlNetworkRules) where there is no TUN.
+	Network(ctx context.Context) (*Network, error)
+
 	PID() int                        // of PID 1, in the host's pid namespace
 	Close(ctx context.Context) error // kills the tree, frees everything
 }
+
+// Network is what a device is made with from outside. The caller closes both.
+type Network struct {
+	TUN     *os.File // /dev/net/tun, non-blocking: what TUNSETIFF makes of it is in the namespace, and ends with the file
+	Netlink *os.File // a socket of NETLINK_ROUTE, for the device's addresses and routes
+}
+
+// Close closes both.
+func (n *Network) Close() error { return errors.Join(n.TUN.Close(), n.Netlink.Close()) }
 
 // Process is one command to run in a live sandbox.
 type Process struct {

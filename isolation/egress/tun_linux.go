@@ -19,68 +19,75 @@ const MTU = 65535
 const device = "tun0"
 
 // OpenTUN makes the device in a network namespace, with its addresses and the only route. It needs CAP_SYS_ADMIN over that
-// namespace's owner. The file is the device's other end; it goes away with it.
+// namespace's owner and over our own. The file is the device's other end; the device goes away with it.
 func OpenTUN(netns int) (*os.File, error) {
 	type answer struct {
-		f   *os.File
-		err error
+		tun, netlink *os.File
+		err          error
 	}
 	done := make(chan answer)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine, in the namespace
-		if err := unix.Setns(netns, unix.CLONE_NEWNET); err != nil {
-			done <- answer{nil, fmt.Errorf("enter the network namespace: %w", err)}
-			return
+		var a answer
+		if a.err = unix.Setns(netns, unix.CLONE_NEWNET); a.err == nil {
+			a.tun, a.netlink, a.err = openDescriptors()
 		}
-		f, err := makeTUN()
-		done <- answer{f, err}
+		done <- a
 	}()
 	a := <-done
-	return a.f, a.err
+	if a.err != nil {
+		return nil, fmt.Errorf("network namespace: %w", a.err)
+	}
+	err := SetUp(a.tun, a.netlink)
+	if err = errors.Join(err, a.netlink.Close()); err != nil {
+		return nil, errors.Join(err, a.tun.Close())
+	}
+	return a.tun, nil
 }
 
-// makeTUN makes the device in this thread's namespace.
-func makeTUN() (f *os.File, err error) {
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+// openDescriptors opens what SetUp takes, in this thread's namespace.
+func openDescriptors() (tun, netlink *os.File, err error) {
+	t, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
+		return nil, nil, &os.PathError{Op: "open", Path: "/dev/net/tun", Err: err}
 	}
-	f = os.NewFile(uintptr(fd), "/dev/net/tun")
-	defer func() {
-		if err != nil {
-			_ = f.Close()
-		}
-	}()
+	tun = os.NewFile(uintptr(t), "/dev/net/tun")
+	n, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("netlink: %w", err), tun.Close())
+	}
+	return tun, os.NewFile(uintptr(n), "netlink"), nil
+}
+
+// SetUp makes the device of two descriptors that were opened in its namespace: the kernel remembers that, so whoever owns
+// the namespace's user namespace need not enter it, and could not, unprivileged.
+func SetUp(tun, rtnetlink *os.File) error {
 	r, err := unix.NewIfreq(device)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, r); err != nil {
-		return nil, fmt.Errorf("make the TUN device: %w", err)
+	if err := unix.IoctlIfreq(int(tun.Fd()), unix.TUNSETIFF, r); err != nil {
+		return fmt.Errorf("make the TUN device: %w", err)
 	}
-	s, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	s := int(rtnetlink.Fd())
+	index, err := linkIndex(s)
 	if err != nil {
-		return nil, fmt.Errorf("netlink: %w", err)
-	}
-	defer func() { _ = unix.Close(s) }()
-	index, err := linkIndex()
-	if err != nil {
-		return nil, err
+		return err
 	}
 	n := &netlink{fd: s, index: index}
 	n.linkUp()
 	n.address(Sandbox4)
 	n.route(unix.AF_INET)
 	if n.err != nil {
-		return nil, n.err
+		return n.err
 	}
 	n.address(Sandbox6)
 	n.route(unix.AF_INET6)
 	if noIPv6(n.err) {
-		return f, nil
+		return nil
 	}
-	return f, n.err
+	return n.err
 }
 
 // noIPv6 reports whether an error says that this kernel, or this host's administrator, has no IPv6.
@@ -88,17 +95,13 @@ func noIPv6(err error) bool {
 	return errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES)
 }
 
-func linkIndex() (uint32, error) {
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, fmt.Errorf("socket: %w", err)
-	}
-	defer func() { _ = unix.Close(s) }()
+// linkIndex asks by ioctl, which a socket of any family takes.
+func linkIndex(socket int) (uint32, error) {
 	r, err := unix.NewIfreq(device)
 	if err != nil {
 		return 0, err
 	}
-	if err := unix.IoctlIfreq(s, unix.SIOCGIFINDEX, r); err != nil {
+	if err := unix.IoctlIfreq(socket, unix.SIOCGIFINDEX, r); err != nil {
 		return 0, fmt.Errorf("index of %s: %w", device, err)
 	}
 	return r.Uint32(), nil

@@ -61,6 +61,8 @@ func init() { // a literal would refer to itself through tree
 		"hog":   hog,
 		"hold":  hold,
 		"pair":  pair,
+
+		"interfaces": interfaces,
 	}
 }
 

@@ -83,7 +83,7 @@ func Run(t *testing.T, newEngine func(t *testing.T) isolation.Engine, o Options)
 			tests []test
 		}{
 			{"lifecycle", lifecycleTests}, {"exec", execTests}, {"terminal", terminalTests}, {"tree", treeTests},
-			{"files", fileTests}, {"exchange", exchangeTests}, {"escape", escapeTests},
+			{"files", fileTests}, {"exchange", exchangeTests}, {"network", networkTests}, {"escape", escapeTests},
 		} {
 			t.Run(group.name, func(t *testing.T) {
 				for _, x := range group.tests {

@@ -172,6 +172,8 @@ func register(a any) (r uintptr, keep any) {
 		return uintptr(unsafe.Pointer(v)), v
 	case *sharedPID:
 		return uintptr(unsafe.Pointer(v)), v
+	case *unix.Msghdr:
+		return uintptr(unsafe.Pointer(v)), v
 	case strv:
 		return v.register()
 	}

@@ -2,12 +2,14 @@ package native
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -219,4 +221,102 @@ func candidates(name string, env []string) []string {
 		return []string{"/nonexistent/" + name}
 	}
 	return out
+}
+
+// tunClone is the host's device that TUN devices are made with.
+const tunClone = "/dev/net/tun"
+
+const stepTUN = "open " + tunClone
+
+// Network has a child open the descriptors in the sandbox's network namespace and hand them over. An unprivileged
+// supervisor cannot enter it: that needs rights in its own user namespace, too. What is made with them it may make.
+func (b *sandbox) Network(ctx context.Context) (*isolation.Network, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, fmt.Errorf("network of sandbox %s: %w", b.id, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, os.ErrClosed
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	defer func() {
+		for _, fd := range pair {
+			_ = unix.Close(fd)
+		}
+	}()
+	_, err = b.enterBriefly(b.networkPlan(pair[1]))
+	var step *StepError
+	if errors.As(err, &step) && step.Step == stepTUN {
+		return nil, tunUnsupported(step.Errno)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("network of sandbox %s: %w", b.id, err)
+	}
+	return receive(pair[0])
+}
+
+// networkPlan opens the two descriptors under numbers of their own, and sends them.
+func (b *sandbox) networkPlan(to int) *plan {
+	p := &plan{}
+	p.dieWithSupervisor()
+	if !b.e.root {
+		p.add("undumpable", unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+		p.add("enter user namespace", unix.SYS_SETNS, hostFD{"PID 1", b.pidfd}, unix.CLONE_NEWUSER)
+	}
+	p.add("enter network namespace", unix.SYS_SETNS, hostFD{"PID 1", b.pidfd}, unix.CLONE_NEWNET)
+	p.dieWithSupervisor() // a change of credentials clears it
+	first := childFDs()
+	tun := p.add(stepTUN, unix.SYS_OPENAT, unix.AT_FDCWD, tunClone, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	p.add("keep the device", unix.SYS_DUP3, tun, first, unix.O_CLOEXEC)
+	netlink := p.add("open netlink", unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	p.add("keep netlink", unix.SYS_DUP3, netlink, first+1, unix.O_CLOEXEC)
+	p.add("hand both over", unix.SYS_SENDMSG, hostFD{"socket", to}, message(unix.UnixRights(first, first+1)), unix.MSG_NOSIGNAL)
+	p.add("close descriptors", unix.SYS_CLOSE_RANGE, 3, uintptr(^uint32(0)), 0)
+	return p
+}
+
+// message is a struct msghdr of one byte with control data.
+func message(control []byte) *unix.Msghdr {
+	iov := &unix.Iovec{Base: &[]byte{1}[0]}
+	iov.SetLen(1)
+	h := &unix.Msghdr{Iov: iov, Iovlen: 1, Control: unsafe.SliceData(control)}
+	h.SetControllen(len(control))
+	return h
+}
+
+// receive takes what networkPlan sends.
+func receive(from int) (*isolation.Network, error) {
+	control := make([]byte, unix.CmsgSpace(2*4))
+	_, n, _, _, err := unix.Recvmsg(from, make([]byte, 1), control, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
+	if err != nil {
+		return nil, fmt.Errorf("descriptors of the network: %w", err)
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:n])
+	if err != nil || len(messages) != 1 {
+		return nil, errors.Join(errors.New("descriptors of the network: none came"), err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 2 {
+		return nil, errors.Join(fmt.Errorf("descriptors of the network: %d came", len(fds)), err)
+	}
+	return &isolation.Network{TUN: os.NewFile(uintptr(fds[0]), tunClone), Netlink: os.NewFile(uintptr(fds[1]), "netlink")}, nil
+}
+
+func tunUnsupported(why error) error {
+	return &isolation.UnsupportedError{Control: isolation.ControlNetworkRules, Reason: tunClone + ": " + why.Error(),
+		Remedy: remedies[isolation.ControlNetworkRules]}
+}
+
+// tryNetwork tries a device of the kernel's naming in the probing child's own network namespace.
+func (p *prober) tryNetwork() {
+	request := make([]byte, 40) // struct ifreq
+	binary.NativeEndian.PutUint16(request[unix.IFNAMSIZ:], unix.IFF_TUN|unix.IFF_NO_PI)
+	p.on(isolation.ControlNetworkRules, "TUN device, gateway in the supervisor")
+	tun := p.try(stepTUN, unix.SYS_OPENAT, unix.AT_FDCWD, tunClone, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	p.try("make a TUN device", unix.SYS_IOCTL, tun, uintptr(unix.TUNSETIFF), request)
+	p.soft("close", unix.SYS_CLOSE, tun)
 }
