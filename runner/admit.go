@@ -292,14 +292,6 @@ func duration(d *quota.Duration) time.Duration {
 	return time.Duration(*d)
 }
 
-// driverOf is the driver of a new feature's layers.
-func driverOf(p *profiles.Effective) string {
-	if p.Driver == snapshot.DriverCopy || p.Base == "copy" {
-		return snapshot.DriverCopy
-	}
-	return snapshot.DriverOverlay
-}
-
 // diskLimits are what a profile lets a feature take; asked is whether it bounds that at all.
 func diskLimits(p *profiles.Effective) (l disk.Limits, asked bool) {
 	l = disk.Limits{Total: p.DiskTotal}

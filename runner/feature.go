@@ -34,6 +34,7 @@ type FeatureInfo struct {
 	Head      string            `json:"head,omitempty"`        // checkpoint that the current state goes on from
 	Saved     int               `json:"checkpoints,omitempty"` // how many checkpoints there are
 	Origin    string            `json:"origin,omitempty"`      // id of the feature that it was forked from
+	Driver    string            `json:"driver,omitempty"`      // of its layers: overlay, copy
 	Disk      *DiskUsage        `json:"disk,omitempty"`        // in lists and of busy features -1 is used: nobody has looked
 	Damaged   string            `json:"damaged,omitempty"`     // what of it cannot be used, and why
 	Tasks     []TaskInfo        `json:"tasks,omitempty"`       // oldest first; not in lists
@@ -87,7 +88,7 @@ func (s *Supervisor) Features(ctx context.Context, all bool) ([]FeatureInfo, err
 // info is what the journal says of a feature, and its lock.
 func (s *Supervisor) info(f *FeatureRecord, held flock.Table) FeatureInfo {
 	i := FeatureInfo{ID: f.ID, Name: f.Name, Workspace: f.Workspace, Labels: f.Labels, Created: f.Created, Updated: f.Created,
-		Dir: s.featureDir(f.ID), Detached: f.Detached, TTL: f.TTL, Idle: f.Idle, Origin: f.Origin, Damaged: f.Damaged}
+		Dir: s.featureDir(f.ID), Detached: f.Detached, TTL: f.TTL, Idle: f.Idle, Origin: f.Origin, Driver: f.Driver, Damaged: f.Damaged}
 	if f.Mechanism != "" {
 		i.Disk = &DiskUsage{Mechanism: f.Mechanism, Limit: int64(f.Disk), InodeLimit: int64(f.Inodes), Used: -1, Inodes: -1}
 	}

@@ -183,6 +183,9 @@ func (x *session) make(ctx context.Context) (err error) {
 		if err := x.makeUnit(ctx); err != nil {
 			return err
 		}
+		if err := x.settleDriver(ctx); err != nil {
+			return err
+		}
 		x.layers, err = createLayers(x.feature.Driver, snapshot.CreateOptions{Dir: x.base(), Workspace: x.feature.Workspace,
 			Feature: x.feature.ID, Bases: x.s.bases(), Owner: owner, UserXattr: !x.s.privileged(), Journal: x.dir, Sync: x.syncer()})
 	} else {

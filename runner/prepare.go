@@ -54,6 +54,7 @@ func (t *task) prepare(ctx context.Context) (err error) {
 		return err
 	}
 	t.steps.Sandbox, t.steps.Group = t.live.Sandbox(), t.group
+	t.res.Layers = &Layering{Driver: t.feature.Driver, Reason: t.copies}
 	t.enter(t)
 	return nil
 }

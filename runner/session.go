@@ -31,6 +31,7 @@ type session struct {
 	weaker  []isolation.Control
 	policy  *profiles.Effective // that the sandbox enforces
 	root    isolation.Rootfs
+	copies  string // why its layers are copies, where they could not be overlays; "" otherwise
 
 	lock   *flock.Lock
 	told   func() // Options.Holding's

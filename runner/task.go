@@ -106,6 +106,7 @@ type Result struct {
 	Remedy string `json:"remedy,omitempty"`
 
 	Weaker        []Weakness              `json:"weaker,omitempty"` // what was not enforced, because the user said so
+	Layers        *Layering               `json:"layers,omitempty"`
 	Steps         []StepResult            `json:"steps"`
 	Change        *ChangeSummary          `json:"change,omitempty"`
 	Gates         []gates.Verdict         `json:"gates,omitempty"`
@@ -133,6 +134,12 @@ type (
 	Usage      = steps.Usage    // what was measured from outside
 	Winsize    = steps.Winsize  // a terminal's size in characters
 )
+
+// Layering is how a feature's layers are kept.
+type Layering struct {
+	Driver string `json:"driver"`           // overlay, copy
+	Reason string `json:"reason,omitempty"` // why the host decided for copies
+}
 
 // Weakness is a control that was waived and could not be enforced.
 type Weakness struct {

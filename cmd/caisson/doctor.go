@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -106,8 +105,9 @@ type diagnosis struct {
 	StateDir    string             `json:"state_dir"`
 	StateError  string             `json:"state_error,omitempty"` // why it cannot be used
 	Controls    isolation.Features `json:"controls"`
-	Disk        []disk.Support     `json:"disk"`           // in order of preference
-	Room        *disk.Room         `json:"room,omitempty"` // for more features with the default limits
+	Layers      *runner.Layering   `json:"layers,omitempty"` // of a new feature, where the profile says nothing
+	Disk        []disk.Support     `json:"disk"`             // in order of preference
+	Room        *disk.Room         `json:"room,omitempty"`   // for more features with the default limits
 	DefaultRuns bool               `json:"default_runs"`
 	Missing     string             `json:"missing,omitempty"` // the first reason why not
 	Remedy      string             `json:"remedy,omitempty"`
@@ -141,8 +141,11 @@ func (a *app) diagnose(ctx context.Context, engine isolation.Engine) *diagnosis 
 	}
 	own := isolation.Features{cgroupControl(cgroups, err)}
 	if d.StateDir, err = a.resolveStateDir(); err == nil {
-		own = append(own, d.diagnoseDisk(ctx))
-		err = checkStateDir(d.StateDir)
+		row, mechanism := d.diagnoseDisk(ctx)
+		own = append(own, row)
+		if err = checkStateDir(d.StateDir); err == nil {
+			own = append(own, d.diagnoseLayers(engine, mechanism))
+		}
 	}
 	d.Controls = allControls(engine.Probe(ctx), own)
 	if err == nil {
@@ -199,23 +202,16 @@ func defaultRuns(controls isolation.Features) error {
 // checkStateDir says why dir cannot be used, without making it: its nearest existing parent must be a
 // directory that we may write.
 func checkStateDir(dir string) error {
-	for parent := dir; ; parent = filepath.Dir(parent) {
-		info, err := os.Stat(parent)
-		switch {
-		case errors.Is(err, fs.ErrNotExist) && parent != filepath.Dir(parent):
-			continue
-		case err == nil && !info.IsDir():
-			err = errors.New("not a directory")
-		case err == nil:
-			err = writable(parent)
-		}
-		if err == nil {
-			return nil
-		}
-		return &runner.Error{
-			Code: runner.CodeState, Cause: "the state directory " + dir + " cannot be used: " + parent, Err: err,
-			Remedy: "set CAISSON_STATE to a directory that you may write", Exit: exitRefused,
-		}
+	parent, err := disk.Existing(dir)
+	if err == nil {
+		err = writable(parent)
+	}
+	if err == nil {
+		return nil
+	}
+	return &runner.Error{
+		Code: runner.CodeState, Cause: "the state directory " + dir + " cannot be used: " + parent, Err: err,
+		Remedy: "set CAISSON_STATE to a directory that you may write", Exit: exitRefused,
 	}
 }
 
@@ -229,6 +225,9 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 	fmt.Fprintf(w, "user\t%d\n", d.UID)
 	fmt.Fprintf(w, "engine\t%s\n", d.Engine)
 	fmt.Fprintf(w, "state\t%s\n", state)
+	if d.Layers != nil {
+		fmt.Fprintf(w, "layers\t%s\n", d.Layers.Driver)
+	}
 	w.Flush()
 
 	fmt.Fprintln(w, "\nCONTROL\tSUPPORT\tDETAIL")

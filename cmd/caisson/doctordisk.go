@@ -11,16 +11,19 @@ import (
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/quota/disk"
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/copytree"
 )
 
 // diagnoseDisk asks what can bound a feature's disk, with the limits of the default profile, and how many more features
 // fit. The control's row is the answer in short.
-func (d *diagnosis) diagnoseDisk(ctx context.Context) isolation.Feature {
+func (d *diagnosis) diagnoseDisk(ctx context.Context) (isolation.Feature, disk.Mechanism) {
 	row := isolation.Feature{Control: isolation.ControlDiskQuota}
 	p, err := profiles.Load(profiles.LoadOptions{Name: "default"})
 	if err != nil {
 		row.Detail = err.Error()
-		return row
+		return row, ""
 	}
 	limits := diskLimits(p)
 	d.Disk = disk.Probe(ctx, d.StateDir)
@@ -30,14 +33,46 @@ func (d *diagnosis) diagnoseDisk(ctx context.Context) isolation.Feature {
 		if u, ok := errors.AsType[*disk.UnavailableError](err); ok {
 			row.Remedy = u.Remedy
 		}
-		return row
+		return row, disk.Watched
 	}
 	row.Support, row.Detail = isolation.Available, fmt.Sprintf("%s, %s and %s for each feature by default", mechanism, limits.Bytes, inodesText(limits.Inodes))
 	if _, err := os.Stat(d.StateDir); err == nil {
 		d.Room = diskRoom(d.StateDir, limits)
 	}
+	return row, mechanism
+}
+
+// diagnoseLayers asks how layers can be kept where they will lie. The control is that the workspace is never written, which
+// copies keep as well.
+func (d *diagnosis) diagnoseLayers(engine isolation.Engine, m disk.Mechanism) isolation.Feature {
+	row := isolation.Feature{Control: isolation.ControlOverlay, Support: isolation.Unsupported,
+		Remedy: "put the state directory (CAISSON_STATE) on ext4, xfs, btrfs or tmpfs"}
+	e, ok := engine.(interface{ CanOverlay(dir, base string) error })
+	at, err := disk.Existing(d.StateDir)
+	if err != nil || !ok {
+		row.Detail = fmt.Sprint("the state directory cannot be asked: ", err)
+		return row
+	}
+	if m == disk.Ext4 { // they lie on a file system of their own, which takes them; what is asked is the kernel
+		at = memory
+	}
+	refused := e.CanOverlay(at, "")
+	if refused == nil {
+		d.Layers = &runner.Layering{Driver: snapshot.DriverOverlay}
+		row.Support, row.Detail, row.Remedy = isolation.Available, "overlay, in "+at, ""
+		return row
+	}
+	if err := copytree.Possible(at); err != nil {
+		row.Detail = fmt.Sprintf("%v; nor can files be copied: %v", refused, err)
+		return row
+	}
+	d.Layers = &runner.Layering{Driver: snapshot.DriverCopy, Reason: refused.Error()}
+	row.Support, row.Detail = isolation.Available, fmt.Sprintf("not here (%v): whole copies instead, which are slower", refused)
 	return row
 }
+
+// memory is a directory that lies on a tmpfs on every Linux.
+const memory = "/dev/shm"
 
 // diskLimits are a profile's limits for one feature; where it has none, those that are asked about.
 func diskLimits(p *profiles.Effective) disk.Limits {

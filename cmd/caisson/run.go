@@ -234,6 +234,9 @@ func (a *app) reportResult(r *runner.Result, o *runOptions) {
 	for _, w := range r.Weaker {
 		a.note("not enforced: %s (%s)", w.Control, w.Reason)
 	}
+	if r.Layers != nil && r.Layers.Reason != "" {
+		a.note("layers are whole copies: no overlay here (%s)", r.Layers.Reason)
+	}
 	if r.Cause != "" {
 		a.reportLines(cmp.Or(r.Code, string(r.Verdict)), r.Cause, r.Remedy)
 	}

@@ -53,6 +53,7 @@ func asUser() {
 //	within D code N CMD…  … in less than D
 //	listing DIR FILE      write DIR's whole listing to FILE: content, modes, mtimes, xattrs
 //	tmpfs DIR OPTIONS     mount a tmpfs until the script ends
+//	overlaid DIR          mount an overlay, which holds no uppers, over DIR until the script ends, for the ordinary user
 //	waitfile PATH         wait until a file exists
 //	killbg SIGNAL         send a signal to the newest background command
 //	keep NAME FILE        set $NAME to the content of FILE, which may be stdout
@@ -66,7 +67,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"need": cmdNeed, "code": cmdCode, "within": cmdWithin,
 			"listing": cmdListing, "tmpfs": cmdTmpfs, "waitfile": cmdWaitFile, "killbg": cmdKill,
-			"keep": cmdKeep, "waitfor": cmdWaitFor,
+			"overlaid": cmdOverlaid, "keep": cmdKeep, "waitfor": cmdWaitFor,
 		},
 	})
 }
@@ -239,6 +240,19 @@ func cmdTmpfs(ts *testscript.TestScript, _ bool, args []string) {
 		flags, options = unix.MS_RDONLY, rest
 	}
 	ts.Check(unix.Mount("tmpfs", dir, "tmpfs", flags, options))
+	ts.Defer(func() { ts.Check(unix.Unmount(dir, unix.MNT_DETACH)) })
+}
+
+func cmdOverlaid(ts *testscript.TestScript, _ bool, args []string) {
+	dir, aside := ts.MkAbs(args[0]), ts.Getenv("WORK")+".aside"
+	ts.Check(os.Mkdir(aside, 0o755))
+	ts.Check(unix.Mount("tmpfs", aside, "tmpfs", 0, "mode=755"))
+	ts.Defer(func() { ts.Check(errors.Join(unix.Unmount(aside, unix.MNT_DETACH), os.Remove(aside))) })
+	for _, name := range []string{"upper", "work"} {
+		ts.Check(os.Mkdir(filepath.Join(aside, name), 0o755))
+	}
+	ts.Check(os.Chown(filepath.Join(aside, "upper"), ordinary, ordinary))
+	ts.Check(unix.Mount("overlay", dir, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%[2]s/upper,workdir=%[2]s/work", dir, aside)))
 	ts.Defer(func() { ts.Check(unix.Unmount(dir, unix.MNT_DETACH)) })
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -160,3 +161,67 @@ func (e *Engine) filter(p *specs.LinuxSeccomp) (*unix.SockFprog, error) {
 }
 
 const maxFilters = 16
+
+// CanOverlay says whether layers that lie in dir can be stacked on the directory base, by stacking some as Start would; nil
+// when they can. It leaves nothing behind.
+func (e *Engine) CanOverlay(dir, base string) error {
+	at, err := os.MkdirTemp(dir, "overlay-probe-")
+	if err != nil {
+		return err
+	}
+	defer removeLayers(at)
+	p := &prober{plan: plan{steps: make([]step, 2)}}
+	p.become(0, 0, !e.root)
+	var now immediate
+	defer now.close()
+	control := isolation.ControlOverlay
+	if err := e.probeOverlay(p.on(control, ""), &now, at, base); err != nil || e.root {
+		return err
+	}
+	s, err := e.attempt(&p.plan, unix.CLONE_NEWUSER|unix.CLONE_NEWNS)
+	if s != nil {
+		defer s.free()
+	}
+	if err != nil {
+		return err
+	}
+	got := map[isolation.Control]isolation.Feature{}
+	collect(got, p.trials, s)
+	if f := got[control]; f.Support != isolation.Available {
+		return errors.New(f.Detail)
+	}
+	return nil
+}
+
+// removeLayers removes what an overlay has been tried on.
+func removeLayers(dir string) {
+	_ = clearVolatile(filepath.Join(dir, "work"))
+	_ = os.RemoveAll(dir)
+}
+
+// probeOverlay mounts a workspace's kind of overlay below dir, as Start would: on base, or on an empty directory.
+func (e *Engine) probeOverlay(p *prober, now *immediate, dir, base string) error {
+	var paths [3]fdPath
+	c := caller(p)
+	for i, name := range []string{"lower", "upper", "work"} {
+		d := filepath.Join(dir, name)
+		if i == 0 && base != "" {
+			d = base
+		} else if err := os.Mkdir(d, 0o700); err != nil {
+			return fmt.Errorf("overlay probe: %w", err)
+		}
+		if !e.root {
+			paths[i] = p.open(name, d, childFDs()+i)
+			continue
+		}
+		c = now
+		fd, err := unix.Open(d, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("overlay probe: %w", err)
+		}
+		now.fds = append(now.fds, fd)
+		paths[i] = fdPath{name, fd}
+	}
+	_, err := mountOverlay(c, overlaySpec{name: "probe", lower: lowerDirs{n: 1, joined: paths[:1]}, upper: paths[1], work: paths[2], userxattr: !e.root})
+	return err
+}

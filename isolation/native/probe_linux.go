@@ -26,6 +26,8 @@ func (e *Engine) Probe(ctx context.Context) isolation.Features {
 	later := "not in this version"
 	got[isolation.ControlDiskQuota] = isolation.Feature{Support: isolation.Unsupported, Detail: later,
 		Remedy: "leave disk and inodes out of the profile, or use --allow-weaker disk_quota"}
+	got[isolation.ControlNetworkRules] = isolation.Feature{Support: isolation.Unsupported, Detail: later,
+		Remedy: "use --network none"}
 	var out isolation.Features
 	for _, c := range isolation.Controls() {
 		f, ok := got[c]
@@ -50,10 +52,9 @@ func unsupported(c isolation.Control, reason string) isolation.Feature {
 var remedies = map[isolation.Control]string{
 	isolation.ControlUserNS: "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000 (Ubuntu: also " +
 		"kernel.apparmor_restrict_unprivileged_userns=0); inside a container: give it --privileged, or --security-opt seccomp=unconfined",
-	isolation.ControlProcMasked:   "inside a container whose /proc is masked: run it with --security-opt systempaths=unconfined",
-	isolation.ControlOverlay:      "put the state directory (CAISSON_STATE) on ext4, xfs, btrfs or tmpfs; unprivileged needs kernel 5.11 or later",
-	isolation.ControlNetworkRules: "modprobe tun, and as root chmod 0666 /dev/net/tun, for others than root; inside a container: give it --device /dev/net/tun; or use --network none",
-	isolation.ControlIDMap:        "kernel 5.19 or later, and a filesystem that can be idmapped (ext4, xfs, btrfs, tmpfs)",
+	isolation.ControlProcMasked: "inside a container whose /proc is masked: run it with --security-opt systempaths=unconfined",
+	isolation.ControlOverlay:    "put the state directory (CAISSON_STATE) on ext4, xfs, btrfs or tmpfs; unprivileged needs kernel 5.11 or later",
+	isolation.ControlIDMap:      "kernel 5.19 or later, and a filesystem that can be idmapped (ext4, xfs, btrfs, tmpfs)",
 }
 
 func probeCgroups() isolation.Feature {
@@ -90,12 +91,12 @@ func (e *Engine) try(ctx context.Context) map[isolation.Control]isolation.Featur
 		got[isolation.ControlOverlay] = isolation.Feature{Support: isolation.Unknown, Detail: err.Error()}
 		return got
 	}
-	defer func() { _ = os.RemoveAll(dir) }()
+	defer removeLayers(dir)
 	p := newProber(e.root)
 	var now immediate
 	defer now.close()
 	overlay := isolation.ControlOverlay
-	if err := e.probeOverlay(p.on(overlay, "in the sandbox's user namespace"), &now, dir); err != nil {
+	if err := e.probeOverlay(p.on(overlay, "in the sandbox's user namespace"), &now, dir, ""); err != nil {
 		got[overlay] = unsupported(overlay, err.Error())
 	} else if e.root {
 		got[overlay] = available("made by the supervisor, moved in")
@@ -305,7 +306,6 @@ func (p *prober) call(name string, nr uintptr, args ...any) (any, error) {
 // newProber plans the trials. The first two steps are attempt's: waiting for the ids.
 func newProber(asRoot bool) *prober {
 	p := &prober{plan: plan{steps: make([]step, 2)}}
-	p.tryNetwork()
 	p.become(0, 0, !asRoot)
 	p.on(isolation.ControlCgroupNS, "unshare").try("new cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
 	p.on(isolation.ControlSession, "setsid, TIOCSTI filtered").try("new session", unix.SYS_SETSID)
@@ -342,29 +342,4 @@ func (p *prober) finish(last int) {
 	allow := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
 	p.on(isolation.ControlSeccomp, "BPF filter, Docker's list and more denied").try("seccomp", unix.SYS_SECCOMP,
 		unix.SECCOMP_SET_MODE_FILTER, 0, &unix.SockFprog{Len: 1, Filter: &allow[0]})
-}
-
-// probeOverlay mounts a workspace's kind of overlay below dir, as Start would.
-func (e *Engine) probeOverlay(p *prober, now *immediate, dir string) error {
-	var paths [3]fdPath
-	c := caller(p)
-	for i, name := range []string{"lower", "upper", "work"} {
-		d := filepath.Join(dir, name)
-		if err := os.Mkdir(d, 0o700); err != nil {
-			return fmt.Errorf("overlay probe: %w", err)
-		}
-		if !e.root {
-			paths[i] = p.open(name, d, childFDs()+i)
-			continue
-		}
-		c = now
-		fd, err := unix.Open(d, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			return fmt.Errorf("overlay probe: %w", err)
-		}
-		now.fds = append(now.fds, fd)
-		paths[i] = fdPath{name, fd}
-	}
-	_, err := mountOverlay(c, overlaySpec{name: "probe", lower: lowerDirs{n: 1, joined: paths[:1]}, upper: paths[1], work: paths[2], userxattr: !e.root})
-	return err
 }

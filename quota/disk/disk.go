@@ -28,8 +28,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/caisson-dev/caisson/quota"
 )
@@ -92,9 +96,29 @@ type Support struct {
 	Remedy     string    `json:"remedy,omitempty"`
 }
 
-// Probe says which mechanisms this process can use for a state directory, in order of preference. It makes nothing
+// Probe says which mechanisms this process can use for a state directory, which need not exist, in order of preference. It makes nothing
 // that stays.
 func Probe(ctx context.Context, stateDir string) []Support { return probe(ctx, stateDir) }
+
+// Existing returns a state directory, or the nearest of its parents if it is not there yet: the directory that what will be in
+// it can be asked about. The error is a *fs.PathError, also when that is no directory; the path is returned with it.
+func Existing(stateDir string) (string, error) {
+	at, err := filepath.Abs(stateDir)
+	if err != nil {
+		return stateDir, err
+	}
+	for {
+		info, err := os.Stat(at)
+		switch {
+		case err == nil && !info.IsDir():
+			err = &fs.PathError{Op: "open", Path: at, Err: syscall.ENOTDIR}
+		case errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at):
+			at = filepath.Dir(at)
+			continue
+		}
+		return at, err
+	}
+}
 
 // Choose returns the first mechanism that enforces everything asked. Persistent is for a feature that outlives its
 // process. Weaker lets watched be chosen where nothing enforces; it is a word of the user's, never a fallback. The error is

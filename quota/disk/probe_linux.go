@@ -30,9 +30,13 @@ var probes = map[Mechanism]func(s *Support, stateDir string){
 
 const remedyRoot = "run it as root"
 
-// filesystem opens the state directory and says what it lies on.
+// filesystem opens the state directory, or what it will be made in, and says what that lies on.
 func filesystem(stateDir string) (*os.File, int64, error) {
-	dir, err := os.Open(stateDir)
+	at, err := Existing(stateDir)
+	if err != nil {
+		return nil, 0, err
+	}
+	dir, err := os.Open(at)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -14,6 +14,28 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot/promote"
 )
 
+// Possible says why trees cannot be copied into dir, nil when they can: its file system has to keep modes and symbolic links,
+// which FAT and others do not. It leaves nothing behind.
+func Possible(dir string) error {
+	at, err := os.MkdirTemp(dir, "copy-probe-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(at) }()
+	file := filepath.Join(at, "file")
+	err = errors.Join(os.WriteFile(file, nil, 0o600), os.Symlink("file", filepath.Join(at, "link")))
+	if err == nil {
+		err = os.Chmod(file, 0o751)
+	}
+	if err != nil {
+		return err
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode() != 0o751 {
+		return errors.Join(fmt.Errorf("the file system of %s keeps no modes", dir), err)
+	}
+	return nil
+}
+
 // Create copies the workspace twice: as the base and as the first current layer. Errors are *snapshot.WorkspaceError for
 // the workspace and fs.ErrExist for a directory that holds layers already.
 func Create(o snapshot.CreateOptions) (snapshot.Layers, error) {

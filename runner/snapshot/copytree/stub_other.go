@@ -8,7 +8,9 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
-// Create, Open, Fork and Repair answer that they need Linux.
+// Possible, Create, Open, Fork and Repair answer that they need Linux.
+func Possible(string) error { return snapshot.ErrPlatform }
+
 func Create(snapshot.CreateOptions) (snapshot.Layers, error) { return nil, snapshot.ErrPlatform }
 
 func Open(snapshot.OpenOptions) (snapshot.Layers, error) { return nil, snapshot.ErrPlatform }
