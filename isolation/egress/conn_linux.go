@@ -64,7 +64,7 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 	// Decided when it can be found by SetRule: a rule that comes later cuts it.
 	v := Verdict{Rule: "address", Reason: "nobody has this address"}
 	if known {
-		v = g.decide(t)
+		v = g.rule().decide(t)
 	}
 	if f.rule = v.Rule; !v.Allowed {
 		r.Complete(true)
@@ -76,15 +76,6 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 	} else {
 		f.plain(r)
 	}
-}
-
-// decide is the rule's word; a gateway that learns only says what it would have been.
-func (g *Gateway) decide(t target) Verdict {
-	v := g.rule().decide(t)
-	if !v.Allowed && g.opt.Learn && v.Remedy != "" && (t.name != "" && t.name != HostName || t.name == "" && public(t.addr)) {
-		return Verdict{Allowed: true, Rule: "learn", Remedy: v.Remedy}
-	}
-	return v
 }
 
 // enter admits a flow, or says which limit it would exceed.
@@ -112,6 +103,7 @@ func (g *Gateway) enter(f *flow) string {
 func (g *Gateway) leave(f *flow) {
 	g.mu.Lock()
 	delete(g.flows, f)
+	g.left.Broadcast()
 	g.mu.Unlock()
 	g.running.Done()
 }
@@ -333,6 +325,30 @@ func (f *flow) end(verdict string, err error) {
 		e.Verdict, e.Rule, e.Reason, e.Remedy = why.Verdict, why.Rule, why.Reason, why.Remedy
 	}
 	f.g.tell(e)
+}
+
+// Publish shows a port of the sandbox on the host, until stop.
+func (g *Gateway) Publish(p Publish) (at netip.AddrPort, stop func(), err error) {
+	l, err := net.Listen("tcp", p.Host.String())
+	if err != nil {
+		return at, nil, fmt.Errorf("publish port %d: %w", p.Port, err)
+	}
+	if a, ok := l.Addr().(*net.TCPAddr); ok {
+		at = a.AddrPort()
+	}
+	unwatch := context.AfterFunc(g.ctx, func() { _ = l.Close() })
+	var accepting sync.WaitGroup
+	accepting.Go(func() { g.publish(l, p) })
+	return at, func() {
+		unwatch()
+		_ = l.Close()
+		accepting.Wait()
+		for _, f := range g.all() {
+			if f.inward && f.t.port == p.Port {
+				f.cut("closed", "the port is not shown any more", "")
+			}
+		}
+	}, nil
 }
 
 // publish lets callers of the host's port in.

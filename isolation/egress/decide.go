@@ -3,6 +3,7 @@ package egress
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 )
 
@@ -16,8 +17,38 @@ func (r *Rule) Try(destination string) Verdict {
 	return r.decide(t)
 }
 
-// decide is the rule's word on a destination.
+// decide is the rule's word on a destination: the first refusal of those that must agree.
 func (r *Rule) decide(t target) Verdict {
+	return r.agree(func(r *Rule) Verdict {
+		return r.learned(r.alone(t), t.name != "" && t.name != HostName || t.name == "" && public(t.addr))
+	})
+}
+
+// agree asks the rule, and those that must allow it too.
+func (r *Rule) agree(ask func(*Rule) Verdict) Verdict {
+	v := ask(r)
+	for _, o := range r.also {
+		if !v.Allowed {
+			break
+		}
+		if w := o.agree(ask); !w.Allowed {
+			w.Reason = "of another step that runs now: " + w.Reason
+			return w
+		}
+	}
+	return v
+}
+
+// learned turns a refusal that an entry would undo into the verdict of a rule that learns.
+func (r *Rule) learned(v Verdict, worldly bool) Verdict {
+	if r.learn && !v.Allowed && v.Remedy != "" && worldly {
+		return Verdict{Allowed: true, Rule: RuleLearn, Remedy: v.Remedy}
+	}
+	return v
+}
+
+// alone is what the entries say of a destination.
+func (r *Rule) alone(t target) Verdict {
 	if e := find(r.deny, t); e != nil {
 		return Verdict{Rule: "deny " + e.text, Reason: "the rule denies it"}
 	}
@@ -48,6 +79,10 @@ func remedy(t target) string { return t.String() }
 // decideAddr is the rule's word on an address that an allowed name has resolved to: a public one that nothing denies, or
 // one that an entry names as an address.
 func (r *Rule) decideAddr(t target, a netip.Addr) Verdict {
+	return r.agree(func(r *Rule) Verdict { return r.addrAlone(t, a) })
+}
+
+func (r *Rule) addrAlone(t target, a netip.Addr) Verdict {
 	at := target{addr: a.Unmap(), port: t.port}
 	if e := find(r.deny, at); e != nil {
 		return Verdict{Rule: "deny " + e.text, Reason: fmt.Sprintf("%s resolves to %s, which the rule denies", t.name, a)}
@@ -63,6 +98,10 @@ func (r *Rule) decideAddr(t target, a netip.Addr) Verdict {
 
 // resolves reports whether a name may be known inside: whether some port of it may be reached.
 func (r *Rule) resolves(name string) Verdict {
+	return r.agree(func(r *Rule) Verdict { return r.learned(r.resolvesAlone(name), name != HostName) })
+}
+
+func (r *Rule) resolvesAlone(name string) Verdict {
 	for i := range r.deny {
 		if e := &r.deny[i]; len(e.ports) == 0 && e.matchesName(name) {
 			return Verdict{Rule: "deny " + e.text, Reason: "the rule denies it"}
@@ -92,10 +131,7 @@ func (r *Rule) speaksTLS(t target) bool {
 	if t.port == 443 {
 		return true
 	}
-	for i := range r.allow {
-		if e := &r.allow[i]; e.tls && e.matches(t) {
-			return true
-		}
-	}
-	return false
+	asks := func(e entry) bool { return e.tls && e.matches(t) }
+	return find(r.tls, t) != nil || slices.ContainsFunc(r.allow, asks) ||
+		slices.ContainsFunc(r.also, func(o *Rule) bool { return o.speaksTLS(t) })
 }

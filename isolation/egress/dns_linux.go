@@ -129,7 +129,7 @@ func (g *Gateway) question(q dnsmessage.Question, reply *dnsmessage.Message) dns
 		g.refusedName(text, Verdict{Rule: "syntax", Reason: err.Error()})
 		return dnsmessage.RCodeNameError
 	}
-	if v := g.rule().resolves(name); !v.Allowed && (!g.opt.Learn || v.Remedy == "" || name == HostName) {
+	if v := g.rule().resolves(name); !v.Allowed {
 		g.refusedName(name, v)
 		return dnsmessage.RCodeNameError
 	}

@@ -40,6 +40,7 @@ type Policy struct {
 	Mode   Mode                `json:"mode" yaml:"mode"`
 	Allow  []string            `json:"allow,omitempty" yaml:"allow,omitempty"`
 	Deny   []string            `json:"deny,omitempty" yaml:"deny,omitempty"`
+	TLS    []string            `json:"tls,omitempty" yaml:"tls,omitempty"`       // entries of names: TLS must be spoken there
 	Groups map[string][]string `json:"groups,omitempty" yaml:"groups,omitempty"` // the user's own
 	Limits Limits              `json:"limits,omitzero" yaml:"limits,omitempty"`
 }
@@ -120,6 +121,9 @@ type Event struct {
 	Reason   string         `json:"reason,omitempty"`
 	Remedy   string         `json:"remedy,omitempty"`
 }
+
+// RuleLearn is the rule of what only a rule that learns allows.
+const RuleLearn = "learn"
 
 // What Event.Verdict says.
 const (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -42,8 +41,6 @@ type Options struct {
 	Total   Limits // of the feature, over all rules
 	Outside Outside
 	Headers []Header
-	Publish []Publish
-	Learn   bool        // allow what no entry denies and the public internet has, and say what was not named
 	Events  func(Event) // called from several goroutines; must not block
 }
 
@@ -65,12 +62,11 @@ type Gateway struct {
 	events  *rate.Limiter
 	dropped atomic.Int64
 
-	mu     sync.Mutex
-	flows  map[*flow]struct{}
-	closed bool
-
-	listeners []net.Listener
-	running   sync.WaitGroup
+	mu      sync.Mutex
+	left    *sync.Cond // a flow has ended
+	flows   map[*flow]struct{}
+	closed  bool
+	running sync.WaitGroup
 }
 
 // epoch is a rule and what was used under it.
@@ -93,6 +89,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		o.Rule = None()
 	}
 	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, total: newBudget(o.Total.withDefaults()), events: rate.NewLimiter(200, 2000)}
+	g.left = sync.NewCond(&g.mu)
 	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	g.current.Store(&epoch{rule: o.Rule, step: o.Step, used: newBudget(o.Rule.limits)})
 	if err := g.makeStack(); err != nil {
@@ -147,7 +144,7 @@ func (g *Gateway) makeStack() error {
 	return nil
 }
 
-// serve answers DNS, and opens the published ports.
+// serve answers DNS.
 func (g *Gateway) serve() error {
 	for protocol, a := range map[tcpip.NetworkProtocolNumber]netip.Addr{ipv4.ProtocolNumber: Gateway4, ipv6.ProtocolNumber: Gateway6} {
 		c, err := gonet.DialUDP(g.stack, &tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(a.AsSlice()), Port: dnsPort}, nil, protocol)
@@ -156,26 +153,7 @@ func (g *Gateway) serve() error {
 		}
 		g.running.Go(func() { g.serveDNS(c) })
 	}
-	for _, p := range g.opt.Publish {
-		l, err := net.Listen("tcp", p.Host.String())
-		if err != nil {
-			return fmt.Errorf("publish port %d: %w", p.Port, err)
-		}
-		g.listeners = append(g.listeners, l)
-		g.running.Go(func() { g.publish(l, p) })
-	}
 	return nil
-}
-
-// Published is where Options.Publish listens, in its order.
-func (g *Gateway) Published() []netip.AddrPort {
-	var list []netip.AddrPort
-	for _, l := range g.listeners {
-		if a, ok := l.Addr().(*net.TCPAddr); ok {
-			list = append(list, a.AddrPort())
-		}
-	}
-	return list
 }
 
 // serveDNS answers one after the other: an answer costs microseconds and waits for nobody.
@@ -221,6 +199,42 @@ func (g *Gateway) SetRule(step int, r *Rule) {
 	}
 }
 
+// Drain waits until the step's connections have ended, a little for them to do so by themselves: who used them has gone.
+// Then it cuts those that are left. After that every event of the step has been told.
+func (g *Gateway) Drain(step int) {
+	g.await(step, drainTime)
+	for _, f := range g.all() {
+		if f.event.Step == step && !f.inward {
+			f.cut("closed", "the step has ended", "")
+		}
+	}
+	g.await(step, cutTime)
+}
+
+// drainTime is for connections whose two ends have closed them, cutTime for those that we have closed.
+const drainTime, cutTime = 100 * time.Millisecond, 5 * time.Second
+
+// await waits for the step's connections to end, and no longer than it may.
+func (g *Gateway) await(step int, most time.Duration) {
+	deadline := time.Now().Add(most)
+	defer time.AfterFunc(most, g.left.Broadcast).Stop()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for time.Now().Before(deadline) && g.busy(step) {
+		g.left.Wait()
+	}
+}
+
+// busy reports whether a connection of the step is there. g.mu is held.
+func (g *Gateway) busy(step int) bool {
+	for f := range g.flows {
+		if f.event.Step == step && !f.inward {
+			return true
+		}
+	}
+	return false
+}
+
 // review cuts a flow that the present rule does not allow.
 func (g *Gateway) review(f *flow) {
 	if f.inward {
@@ -229,7 +243,7 @@ func (g *Gateway) review(f *flow) {
 	f.mu.Lock()
 	dialled := f.dialled
 	f.mu.Unlock()
-	v := g.decide(f.t)
+	v := g.rule().decide(f.t)
 	if v.Allowed && f.t.name != "" && f.t.name != HostName && dialled.IsValid() {
 		v = g.rule().decideAddr(f.t, dialled.Addr())
 	}
@@ -285,9 +299,6 @@ func (g *Gateway) Close() error {
 		return nil
 	}
 	g.cancel()
-	for _, l := range g.listeners {
-		_ = l.Close()
-	}
 	for _, f := range g.all() {
 		f.cut("closed", "the sandbox ends", "")
 	}

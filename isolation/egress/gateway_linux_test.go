@@ -30,7 +30,7 @@ import (
 // world is a network namespace with a gateway, and an outside of the test's own: names resolve to public addresses, and
 // each address and port leads to a server on loopback.
 type world struct {
-	t     *testing.T
+	t     testing.TB
 	g     *Gateway
 	jobs  chan func()
 	mu    sync.Mutex
@@ -41,7 +41,7 @@ type world struct {
 	asked []string
 }
 
-func newWorld(t *testing.T, p Policy, change ...func(*Options)) *world {
+func newWorld(t testing.TB, p Policy, change ...func(*Options)) *world {
 	t.Helper()
 	var why error
 	if os.Geteuid() != 0 {
@@ -56,22 +56,7 @@ func newWorld(t *testing.T, p Policy, change ...func(*Options)) *world {
 	}
 	w := &world{t: t, jobs: make(chan func()), hosts: map[string][]netip.Addr{}, lands: map[netip.AddrPort]string{}}
 	w.told = sync.NewCond(&w.mu)
-	ns := make(chan int)
-	go func() {
-		runtime.LockOSThread() // ends with its namespace
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			panic(err)
-		}
-		fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
-			panic(err)
-		}
-		ns <- fd
-		for job := range w.jobs {
-			job()
-		}
-	}()
-	fd := <-ns
+	fd := namespace(w.jobs)
 	tun, err := OpenTUN(fd)
 	if err != nil {
 		t.Fatal(err)
@@ -93,6 +78,26 @@ func newWorld(t *testing.T, p Policy, change ...func(*Options)) *world {
 		close(w.jobs)
 	})
 	return w
+}
+
+// namespace makes a network namespace with a thread in it that does jobs, and returns the namespace.
+func namespace(jobs <-chan func()) int {
+	ns := make(chan int)
+	go func() {
+		runtime.LockOSThread() // ends with its namespace
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			panic(err)
+		}
+		fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			panic(err)
+		}
+		ns <- fd
+		for job := range jobs {
+			job()
+		}
+	}()
+	return <-ns
 }
 
 func (w *world) tell(e Event) {
@@ -224,7 +229,7 @@ func (w *world) ask(name string, kind dnsmessage.Type) ([]netip.Addr, dnsmessage
 }
 
 // echo is a server that sends back what it gets, and ends when the client does.
-func echo(t *testing.T) string {
+func echo(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -653,11 +658,12 @@ func TestLimits(t *testing.T) {
 }
 
 func TestPublish(t *testing.T) {
-	w := newWorld(t, Policy{Mode: ModeNone}, func(o *Options) {
-		o.Publish = []Publish{{Host: netip.MustParseAddrPort("127.0.0.1:0"), Port: 8000}}
-	})
+	w := newWorld(t, Policy{Mode: ModeNone})
+	at, stop, err := w.g.Publish(Publish{Host: netip.MustParseAddrPort("127.0.0.1:0"), Port: 8000})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var l net.Listener
-	var err error
 	w.in(func() { l, err = net.Listen("tcp4", "0.0.0.0:8000") })
 	if err != nil {
 		t.Fatal(err)
@@ -671,7 +677,7 @@ func TestPublish(t *testing.T) {
 		defer c.Close()
 		_, _ = io.Copy(c, c)
 	}()
-	c, err := net.Dial("tcp", w.g.Published()[0].String())
+	c, err := net.Dial("tcp", at.String())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -683,6 +689,33 @@ func TestPublish(t *testing.T) {
 	if b, err := io.ReadAll(c); err != nil || string(b) != "in and out" {
 		t.Errorf("%q %v", b, err)
 	}
+	if _, _, err := w.g.Publish(Publish{Host: at, Port: 8001}); err == nil {
+		t.Error("a port that is taken is published")
+	}
+	stop()
+	if c, err := net.Dial("tcp", at.String()); err == nil {
+		_ = c.Close()
+		t.Error("the port is there after its end")
+	}
+}
+
+// TestDrain ends a step with a connection that its command left open: its event is there when Drain returns.
+func TestDrain(t *testing.T) {
+	w := newWorld(t, Policy{Mode: ModeAllow, Allow: []string{"a.example:80"}})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	w.host("a.example", "93.184.216.34", 80, l.Addr().String())
+	defer w.mustOpen("a.example", 80).Close()
+	w.g.Drain(1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.event); n != 1 || w.event[0].Verdict != VerdictCut || w.event[0].Step != 1 {
+		t.Errorf("the step's events: %+v", w.event)
+	}
+	w.g.Drain(1) // nothing is left to wait for
 }
 
 func TestHostLoopback(t *testing.T) {

@@ -15,7 +15,10 @@ type Rule struct {
 	mode   Mode
 	allow  []entry
 	deny   []entry
+	tls    []entry // where TLS must be spoken
 	limits Limits
+	learn  bool
+	also   []*Rule // that must allow it too
 }
 
 // entry is one line of a rule.
@@ -58,7 +61,40 @@ func Parse(p Policy) (*Rule, error) {
 	for i := range r.deny {
 		r.deny[i].denial = true
 	}
-	return r, nil
+	r.tls, err = g.entries("tls", p.TLS, nil)
+	return r, err
+}
+
+// Learning is the rule that allows besides what no entry denies and the public internet has. What r would have refused
+// is allowed by the rule "learn".
+func (r *Rule) Learning() *Rule {
+	l := *r
+	l.learn = true
+	return &l
+}
+
+// All is the rule that allows what all of them allow; without any, None. Its limits are the least of theirs.
+func All(rules ...*Rule) *Rule {
+	var distinct []*Rule
+	for _, r := range rules {
+		if !slices.Contains(distinct, r) {
+			distinct = append(distinct, r)
+		}
+	}
+	switch len(distinct) {
+	case 0:
+		return None()
+	case 1:
+		return distinct[0]
+	}
+	both := *distinct[0]
+	both.also = append(slices.Clone(both.also), distinct[1:]...)
+	for _, r := range distinct[1:] {
+		l := &both.limits
+		*l = Limits{Bytes: min(l.Bytes, r.limits.Bytes), Connections: min(l.Connections, r.limits.Connections),
+			Rate: min(l.Rate, r.limits.Rate), Idle: min(l.Idle, r.limits.Idle)}
+	}
+	return &both
 }
 
 // Mode is the rule's mode.

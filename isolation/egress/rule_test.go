@@ -191,3 +191,68 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestAll: what steps that run at the same time may reach is what each of them may.
+func TestAll(t *testing.T) {
+	parse := func(p Policy) *Rule {
+		t.Helper()
+		r, err := Parse(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	a := parse(Policy{Mode: ModeAllow, Allow: []string{"a.example", "both.example", "tls.example:8443/tls"}, Limits: Limits{Bytes: 10}})
+	b := parse(Policy{Mode: ModeOpen, Deny: []string{"denied.example"}, Limits: Limits{Connections: 3}})
+	none, learning := None(), None().Learning()
+	for _, c := range []struct {
+		rule    *Rule
+		dest    string
+		allowed bool
+		reason  string
+	}{
+		{All(), "both.example:443", false, "no network"},
+		{All(a), "a.example:443", true, ""},
+		{All(a, a), "a.example:443", true, ""},
+		{All(a, b), "both.example:443", true, ""},
+		{All(b, a), "other.example:443", false, "another step that runs now: no entry"},
+		{All(a, b), "other.example:443", false, "no entry"},
+		{All(a, b), "denied.example:443", false, "no entry"},
+		{All(b, a), "denied.example:443", false, "denies"},
+		{All(a, b, none), "both.example:443", false, "another step that runs now: the step has no network"},
+		{All(All(a, b), none), "both.example:443", false, "another step"},
+		{learning, "anything.example:443", true, ""},
+		{learning, "10.0.0.1:443", false, "public internet"},
+		{learning, "host.caisson.internal:80", false, "loopback"},
+		{b.Learning(), "denied.example:443", false, "denies"},
+		{All(learning, none), "anything.example:443", false, "another step"},
+		{All(learning, a), "a.example:443", true, ""},
+	} {
+		v := c.rule.Try(c.dest)
+		if v.Allowed != c.allowed || !strings.Contains(v.Reason, c.reason) {
+			t.Errorf("%s: %+v, want %v because of %q", c.dest, v, c.allowed, c.reason)
+		}
+	}
+	if v := learning.Try("anything.example:443"); v.Rule != RuleLearn || v.Remedy != "anything.example:443" {
+		t.Errorf("learning says %+v", v)
+	}
+	if l := All(a, b).Limits(); l.Bytes != 10 || l.Connections != 3 {
+		t.Errorf("limits of both: %+v", l)
+	}
+	if l := All(b, a).Limits(); l.Bytes != 10 || l.Connections != 3 {
+		t.Errorf("limits of both: %+v", l)
+	}
+	r := parse(Policy{Mode: ModeOpen, TLS: []string{"*.corp.example:9000"}})
+	for dest, want := range map[string]bool{"x.corp.example:9000": true, "x.corp.example:9001": false, "x.example:443": true} {
+		d, err := parseTarget(dest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.speaksTLS(d); got != want {
+			t.Errorf("TLS to %s: %v", dest, got)
+		}
+		if got := All(b, r).speaksTLS(d); got != want {
+			t.Errorf("TLS to %s under both: %v", dest, got)
+		}
+	}
+}
