@@ -25,13 +25,16 @@ const helloTime = 15 * time.Second
 type flow struct {
 	g       *Gateway
 	t       target
-	inward  bool // somebody outside came to a published port
+	inward  bool        // somebody outside came to a published port
+	clear   atomic.Bool // TLS was not asked for
+	ctx     context.Context
 	event   Event
 	began   time.Time
 	dialled netip.AddrPort
 	rule    string
 
 	last    atomic.Int64 // UnixNano of the last byte
+	held    atomic.Int32 // how many directions wait for the rate
 	out, in atomic.Int64
 
 	mu       sync.Mutex
@@ -53,8 +56,8 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 		t, known = target{name: name, port: to.Port()}, true
 		e.Name = name
 	}
-	f := &flow{g: g, t: t, event: e, began: time.Now(), switched: make(chan bool, 1)}
-	f.touch()
+	f, done := g.newFlow(t, e)
+	defer done()
 	if reason := g.enter(f); reason != "" {
 		r.Complete(true)
 		g.refused(e, Verdict{Rule: "limit", Reason: reason})
@@ -62,20 +65,33 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 	}
 	defer g.leave(f)
 	// Decided when it can be found by SetRule: a rule that comes later cuts it.
+	rule := g.rule()
 	v := Verdict{Rule: "address", Reason: "nobody has this address"}
 	if known {
-		v = g.rule().decide(t)
+		v = rule.decide(t)
 	}
 	if f.rule = v.Rule; !v.Allowed {
 		r.Complete(true)
 		g.refused(e, v)
 		return
 	}
-	if g.rule().speaksTLS(t) {
+	if rule.speaksTLS(t) {
 		f.secure(r)
-	} else {
-		f.plain(r)
+		return
 	}
+	if f.clear.Store(true); g.rule() != rule {
+		g.review(f)
+	}
+	f.plain(r)
+}
+
+// newFlow is a connection, whose context ends when it is cut, or done.
+func (g *Gateway) newFlow(t target, e Event) (f *flow, done context.CancelFunc) {
+	f = &flow{g: g, t: t, event: e, began: time.Now(), switched: make(chan bool, 1)}
+	f.ctx, done = context.WithCancel(g.ctx)
+	f.ending(done)
+	f.touch()
+	return f, done
 }
 
 // enter admits a flow, or says which limit it would exceed.
@@ -161,7 +177,7 @@ func (f *flow) plain(r *tcp.ForwarderRequest) {
 			select {
 			case ok := <-f.switched:
 				return ok
-			case <-f.g.ctx.Done():
+			case <-f.ctx.Done():
 				return false
 			}
 		}
@@ -190,11 +206,8 @@ func accept(r *tcp.ForwarderRequest) (*gonet.TCPConn, func(), error) {
 }
 
 func (f *flow) dial() (net.Conn, error) {
-	ctx, cancel := context.WithCancel(f.g.ctx)
-	defer cancel()
-	f.ending(cancel)
 	rule := f.g.rule()
-	out, at, err := f.g.opt.Outside.connect(ctx, rule, f.t)
+	out, at, err := f.g.opt.Outside.connect(f.ctx, rule, f.t)
 	f.mu.Lock()
 	f.dialled = at
 	f.mu.Unlock()
@@ -275,8 +288,15 @@ func (f *flow) downwards(dst io.Writer, src io.Reader) error {
 	return copyChunks(dst, src)
 }
 
-func (f *flow) touch()             { f.last.Store(time.Now().UnixNano()) }
-func (f *flow) touched() time.Time { return time.Unix(0, f.last.Load()) }
+func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }
+
+// silent is for how long nothing was sent; what waits for the rate is not silent.
+func (f *flow) silent(now time.Time) time.Duration {
+	if f.held.Load() > 0 {
+		return 0
+	}
+	return now.Sub(time.Unix(0, f.last.Load()))
+}
 
 // ending adds what ends the flow at once; when it was cut already, now.
 func (f *flow) ending(end func()) {
@@ -358,14 +378,16 @@ func (g *Gateway) publish(l net.Listener, p Publish) {
 		if err != nil {
 			return
 		}
-		f := &flow{g: g, t: target{addr: Sandbox4.Addr(), port: p.Port}, inward: true, began: time.Now(), rule: "publish", switched: make(chan bool, 1)}
-		f.event = Event{Addr: netip.AddrPortFrom(Sandbox4.Addr(), p.Port), Port: p.Port, Protocol: "tcp"}
-		f.touch()
+		f, done := g.newFlow(target{addr: Sandbox4.Addr(), port: p.Port},
+			Event{Addr: netip.AddrPortFrom(Sandbox4.Addr(), p.Port), Port: p.Port, Protocol: "tcp"})
+		f.inward, f.rule = true, "publish"
 		if reason := g.enter(f); reason != "" {
+			done()
 			_ = c.Close()
 			continue
 		}
 		go func() {
+			defer done()
 			defer g.leave(f)
 			f.inwards(c, p)
 		}()
@@ -374,7 +396,7 @@ func (g *Gateway) publish(l net.Listener, p Publish) {
 
 func (f *flow) inwards(c net.Conn, p Publish) {
 	f.ending(func() { _ = c.Close() })
-	ctx, cancel := context.WithTimeout(f.g.ctx, dialTime)
+	ctx, cancel := context.WithTimeout(f.ctx, dialTime)
 	defer cancel()
 	from := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(Gateway4.AsSlice())}
 	to := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(Sandbox4.Addr().AsSlice()), Port: p.Port}

@@ -61,7 +61,7 @@ func (r *Rule) alone(t target) Verdict {
 	case t.name == HostName:
 		return Verdict{Rule: string(r.mode), Reason: "the host's loopback is reached only by host:PORT", Remedy: "host:" + strconv.Itoa(int(t.port))}
 	case t.name == "" && !public(t.addr):
-		v := Verdict{Rule: string(r.mode), Reason: "not an address of the public internet", Remedy: remedy(t)}
+		v := Verdict{Rule: string(r.mode), Reason: special(t.addr), Remedy: remedy(t)}
 		if plainAddr(t.addr) != nil {
 			v.Remedy = ""
 		}
@@ -87,13 +87,20 @@ func (r *Rule) addrAlone(t target, a netip.Addr) Verdict {
 	if e := find(r.deny, at); e != nil {
 		return Verdict{Rule: "deny " + e.text, Reason: fmt.Sprintf("%s resolves to %s, which the rule denies", t.name, a)}
 	}
-	if public(at.addr) {
+	why := special(at.addr)
+	if why == "" {
 		return Verdict{Allowed: true}
 	}
 	if e := find(r.allow, at); e != nil {
 		return Verdict{Allowed: true, Rule: e.text}
 	}
-	return Verdict{Rule: string(r.mode), Reason: fmt.Sprintf("%s resolves to %s, which is not on the public internet", t.name, a), Remedy: at.String()}
+	return Verdict{Rule: string(r.mode), Reason: fmt.Sprintf("%s resolves to %s, which is %s", t.name, a, why), Remedy: at.String()}
+}
+
+// spells reports whether an entry has a name as it is, and not what it ends with: then somebody knew it.
+func (r *Rule) spells(t target) bool {
+	exact := func(e entry) bool { return !e.suffix && e.matches(t) }
+	return slices.ContainsFunc(r.allow, exact) && !slices.ContainsFunc(r.also, func(o *Rule) bool { return !o.spells(t) })
 }
 
 // resolves reports whether a name may be known inside: whether some port of it may be reached.

@@ -20,6 +20,9 @@ import (
 // dialTime is how long the way outside may take.
 const dialTime = 15 * time.Second
 
+// lookTime is how much of it the host's resolver may take: behind a proxy, many have none that answers.
+const lookTime = 5 * time.Second
+
 // Resolver is the part of net.Resolver that is used.
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
@@ -30,7 +33,8 @@ type Outside struct {
 	Resolver Resolver
 	// Dial connects to an address that was decided about; nil: net.Dialer.
 	Dial func(ctx context.Context, a netip.AddrPort) (net.Conn, error)
-	// Proxy is the host's configuration: names go through it, undecided, because only the proxy can resolve them. nil: none.
+	// Proxy is the host's configuration; nil: none. What goes through a proxy is looked at as what is dialled: a name that
+	// this host cannot resolve goes there only if an entry of the rule spells it.
 	Proxy *httpproxy.Config
 }
 
@@ -68,33 +72,60 @@ func (o *Outside) connect(ctx context.Context, r *Rule, t target) (net.Conn, net
 	if t.name == HostName {
 		return o.first(ctx, []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, t.port)
 	}
-	if via, err := o.proxyFor(t); err != nil || via != nil {
+	via, err := o.proxyFor(t)
+	if err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	found, err := o.look(ctx, r, t)
+	if via == nil {
 		if err != nil {
 			return nil, netip.AddrPort{}, err
 		}
+		return o.first(ctx, found, t.port)
+	}
+	_, refused := errors.AsType[*refusedError](err)
+	switch {
+	case r.spells(t) && !refused: // proxies have rules for names, and may be the only ones to resolve this one
 		c, err := throughProxy(ctx, via, t.String())
 		return c, netip.AddrPort{}, err
+	case err != nil && !refused:
+		return nil, netip.AddrPort{}, &refusedError{Verdict{Rule: string(r.mode), Remedy: t.String(),
+			Reason: fmt.Sprintf("what %s is, only the host's proxy knows: %v", t.name, err)}}
+	case err != nil:
+		return nil, netip.AddrPort{}, err
 	}
+	// The proxy is given what was looked at: it could find something else under the name.
+	proxied := Outside{Dial: func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
+		return throughProxy(ctx, via, a.String())
+	}}
+	return proxied.first(ctx, found, t.port)
+}
+
+// look is what a destination resolves to. One address that the rule does not allow is a name to distrust.
+func (o *Outside) look(ctx context.Context, r *Rule, t target) ([]netip.Addr, error) {
 	if t.name == "" {
-		return o.first(ctx, []netip.Addr{t.addr}, t.port)
+		return []netip.Addr{t.addr}, nil
 	}
 	resolver := o.Resolver
 	if resolver == nil {
 		resolver = net.DefaultResolver
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
 	found, err := resolver.LookupNetIP(ctx, "ip", t.name+".")
 	if err != nil {
-		return nil, netip.AddrPort{}, err
+		return nil, err
 	}
-	var good []netip.Addr
-	for _, a := range found {
-		a = a.Unmap()
-		if v := r.decideAddr(t, a); !v.Allowed { // one bad address is a name to distrust
-			return nil, netip.AddrPort{}, &refusedError{v}
+	if len(found) == 0 {
+		return nil, &net.DNSError{Err: "no address", Name: t.name, IsNotFound: true}
+	}
+	for i, a := range found {
+		found[i] = a.Unmap()
+		if v := r.decideAddr(t, found[i]); !v.Allowed {
+			return nil, &refusedError{v}
 		}
-		good = append(good, a)
 	}
-	return o.first(ctx, good, t.port)
+	return found, nil
 }
 
 // first dials the addresses in turn.

@@ -244,6 +244,9 @@ func (g *Gateway) review(f *flow) {
 	dialled := f.dialled
 	f.mu.Unlock()
 	v := g.rule().decide(f.t)
+	if v.Allowed && f.clear.Load() && g.rule().speaksTLS(f.t) {
+		v = Verdict{Rule: v.Rule, Reason: "TLS must be spoken from now on"}
+	}
 	if v.Allowed && f.t.name != "" && f.t.name != HostName && dialled.IsValid() {
 		v = g.rule().decideAddr(f.t, dialled.Addr())
 	}
@@ -275,7 +278,7 @@ func (g *Gateway) closeIdle() {
 		}
 		now := time.Now()
 		for _, f := range g.all() {
-			if now.Sub(f.touched()) > idle {
+			if f.silent(now) > idle {
 				f.cut("limit", fmt.Sprintf("silent for %s", idle), "")
 			}
 		}

@@ -3,9 +3,12 @@ package egress
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 )
 
 // HostName is the name of the host's loopback inside.
@@ -117,8 +120,74 @@ func contains(list []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-// public reports whether an address is on the public internet.
-func public(a netip.Addr) bool { return plainAddr(a) == nil && !a.Is4In6() && !contains(private, a) }
+// public reports whether an address is on the public internet, as seen from this host.
+func public(a netip.Addr) bool { return special(a) == "" }
+
+// special says why an address is not on the public internet; "" when it is.
+func special(a netip.Addr) string {
+	switch {
+	case plainAddr(a) != nil || a.Is4In6() || contains(private, a):
+		return "not on the public internet"
+	case here.holds(a):
+		return "an address of this host, or of a network that it is in"
+	}
+	return ""
+}
+
+// here is where this process runs.
+var here = &surroundings{find: net.InterfaceAddrs}
+
+// surroundings are the networks that the host's interfaces are in, public ones too: what listens there takes us for a
+// neighbour, or for the host itself.
+type surroundings struct {
+	find func() ([]net.Addr, error)
+
+	mu   sync.Mutex
+	at   time.Time
+	list []netip.Prefix
+	err  error
+}
+
+// hereTime is for how long the host's addresses are taken to be the same.
+const hereTime = time.Second
+
+// holds reports whether an address is the host's or a neighbour's. When nobody can tell, it is.
+func (s *surroundings) holds(a netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at.IsZero() || time.Since(s.at) > hereTime {
+		s.list, s.err = s.read()
+		s.at = time.Now()
+	}
+	return s.err != nil || contains(s.list, a)
+}
+
+func (s *surroundings) read() ([]netip.Prefix, error) {
+	found, err := s.find()
+	if err != nil {
+		return nil, err
+	}
+	var list []netip.Prefix
+	for _, f := range found {
+		n, ok := f.(*net.IPNet)
+		if !ok {
+			return nil, fmt.Errorf("an interface has %v", f)
+		}
+		a, _ := netip.AddrFromSlice(n.IP)
+		ones, _ := n.Mask.Size()
+		list = append(list, netip.PrefixFrom(a.Unmap(), ones).Masked())
+	}
+	return list, nil
+}
+
+// namesSpecial reports whether a network is a name for the special addresses in it. One as wide as 0.0.0.0/0 stands for the
+// internet; the widest that is anybody's own are 10.0.0.0/8 and fc00::/7.
+func namesSpecial(p netip.Prefix) bool {
+	if p.Addr().Is4() {
+		return p.Bits() >= 8
+	}
+	return p.Bits() >= 7
+}
 
 // target is a destination: a name or an address, and a port.
 type target struct {

@@ -33,7 +33,7 @@ type budget struct {
 }
 
 func newBudget(l Limits) *budget {
-	burst := int(max(min(l.Rate, 1<<30), chunk))
+	burst := int(min(l.Rate, 1<<30)) // a second's worth
 	return &budget{limits: l, outRate: rate.NewLimiter(rate.Limit(l.Rate), burst), inRate: rate.NewLimiter(rate.Limit(l.Rate), burst)}
 }
 
@@ -57,13 +57,13 @@ func (m *meter) Write(p []byte) (int, error) {
 	epoch := f.g.current.Load()
 	written := 0
 	for len(p) > 0 {
-		part := p[:min(len(p), chunk)]
+		part := p[:min(len(p), chunk, epoch.used.outRate.Burst(), f.g.total.outRate.Burst())]
 		for _, b := range []*budget{epoch.used, f.g.total} {
 			count, limiter := &b.in, b.inRate
 			if m.out {
 				count, limiter = &b.out, b.outRate
 			}
-			if err := limiter.WaitN(f.g.ctx, len(part)); err != nil {
+			if err := f.await(limiter, len(part)); err != nil {
 				return written, err
 			}
 			count.Add(int64(len(part)))
@@ -86,6 +86,14 @@ func (m *meter) Write(p []byte) (int, error) {
 		p = p[n:]
 	}
 	return written, nil
+}
+
+// await waits for the rate, but not longer than the flow lives.
+func (f *flow) await(l *rate.Limiter, n int) error {
+	f.held.Add(1)
+	defer f.held.Add(-1)
+	defer f.touch()
+	return l.WaitN(f.ctx, n)
 }
 
 func copyChunks(dst io.Writer, src io.Reader) error {

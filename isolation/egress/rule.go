@@ -137,6 +137,17 @@ func (g *groups) entries(list string, texts []string, inside []string) ([]entry,
 	return out, nil
 }
 
+// CheckEntry says what is wrong with an entry, or a group's name; whether there is such a group is for Parse to say.
+func CheckEntry(text string) error {
+	if isGroup(text) {
+		return nil
+	}
+	if _, err := parseEntry(text); err != nil {
+		return fmt.Errorf("%q: %w", text, err)
+	}
+	return nil
+}
+
 // parseEntry parses what is no group.
 func parseEntry(text string) (entry, error) {
 	e := entry{text: text}
@@ -291,7 +302,7 @@ func (e *entry) matches(t target) bool {
 	if t.name != "" {
 		return e.matchesName(t.name)
 	}
-	return e.prefix.IsValid() && e.prefix.Contains(t.addr)
+	return e.prefix.IsValid() && e.prefix.Contains(t.addr) && (e.denial || namesSpecial(e.prefix) || public(t.addr))
 }
 
 func find(list []entry, t target) *entry {
