@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk/internal/ext4"
 )
 
 const holder = "CAISSON_DISK_TEST_HOLDER"
@@ -210,7 +211,7 @@ func TestPowerLoss(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer image.Close()
-	if super, err := readSuper(image); err != nil || super[superState]&stateValid != 0 {
+	if clean, err := ext4.Clean(image); err != nil || clean {
 		t.Fatal("the kernel does not say that it is mounted", err)
 	}
 	v, err := s.Open(t.Context(), "b")

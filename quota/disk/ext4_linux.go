@@ -2,25 +2,19 @@ package disk
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk/internal/ext4"
+	"github.com/caisson-dev/caisson/quota/disk/internal/loop"
 )
-
-// blockSize is that of images, and of their loop devices.
-const blockSize = 4096
 
 // images is the mechanism Ext4: a file system in an image. What a killed process leaves is in order, for the kernel unmounts
 // it then; after a loss of power it is checked (recoverImage). So there is no journal: with one, to mount and unmount takes
@@ -39,13 +33,63 @@ func (images) plan(ctx context.Context, p *place) error {
 	return nil
 }
 
-// create copies the template. The copy is whole before it has its name.
+// create makes an image of the template and mounts it. It is whole before it has its name.
 func (images) create(_ context.Context, p *place) error {
 	tmp := p.image() + newSuffix
-	if err := p.from.copy(tmp, p); err != nil {
+	err := p.furnishImage(tmp)
+	if err == nil {
+		err = os.Rename(tmp, p.image())
+	}
+	if err != nil {
 		return errors.Join(noRoom(p, err), os.Remove(tmp))
 	}
-	return os.Rename(tmp, p.image())
+	return nil
+}
+
+// furnishImage allocates an image and copies the template through its device: what is written there is in the device's cache
+// when it is mounted. Written to the file before, it would go to the host's disk and back, for an attached file is synced.
+func (p *place) furnishImage(file string) error {
+	image, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = image.Close() }()
+	if err := flock(image, unix.LOCK_SH); err != nil { // see openDetached
+		return err
+	}
+	if err := p.allocateNew(image); err != nil {
+		return err
+	}
+	l, err := loop.Attach(image)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	if err := p.from.copy(l); err != nil {
+		return err
+	}
+	root, err := mountImage(l)
+	if err != nil {
+		return err
+	}
+	p.made = &imageVolume{root: root}
+	return nil
+}
+
+// allocateNew gives a new image its size and its blocks.
+func (p *place) allocateNew(image *os.File) error {
+	h, err := p.host()
+	if err != nil {
+		return err
+	}
+	noCow(image)
+	if err := image.Truncate(int64(p.Size)); err != nil || h.memory {
+		return err
+	}
+	if err := unix.Fallocate(int(image.Fd()), 0, 0, int64(p.Size)); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return os.NewSyscallError("fallocate", err)
+	}
+	return nil
 }
 
 // noRoom gives a full host its type.
@@ -80,6 +124,10 @@ func (images) open(ctx context.Context, p *place) (volume, error) {
 }
 
 func openDetached(ctx context.Context, p *place) (*imageVolume, error) {
+	if v := p.made; v != nil {
+		p.made = nil
+		return v, nil
+	}
 	// The device holds this very open file, and with it the lock: as long as the kernel uses it, the image is in use.
 	image, err := os.OpenFile(p.image(), os.O_RDWR|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -89,10 +137,10 @@ func openDetached(ctx context.Context, p *place) (*imageVolume, error) {
 	if err := flock(image, unix.LOCK_SH|unix.LOCK_NB); err != nil {
 		return nil, err
 	}
-	l, err := attached(image)
+	l, err := loop.Find(image, imageName)
 	if err == nil && l == nil {
 		if err = recoverImage(ctx, p, image); err == nil {
-			l, err = attach(image)
+			l, err = loop.Attach(image)
 		}
 	}
 	if err != nil {
@@ -128,6 +176,9 @@ func (images) idle(ctx context.Context, p *place) (quota.Bytes, error) {
 }
 
 func (images) remove(p *place) error {
+	if p.made != nil {
+		_ = p.made.close()
+	}
 	if err := detach(p); err != nil {
 		return err
 	}
@@ -139,72 +190,17 @@ func (images) remove(p *place) error {
 	return nil
 }
 
-// Fields of the superblock, which is at byte 1024 (Documentation/filesystems/ext4/super.rst).
-const (
-	superAt       = 1024
-	superState    = 0x3a
-	superUUID     = 0x68
-	superChecksum = 0x3fc
-	superSize     = 1024
-
-	stateValid = 1
-	stateError = 2
-)
-
-func readSuper(image *os.File) ([]byte, error) {
-	super := make([]byte, superSize)
-	if _, err := image.ReadAt(super, superAt); err != nil {
-		return nil, err
-	}
-	const magicAt, magic = 0x38, 0xef53
-	if binary.LittleEndian.Uint16(super[magicAt:]) != magic {
-		return nil, fmt.Errorf("%w: %s is no ext4 image", ErrDamaged, image.Name())
-	}
-	return super, nil
-}
-
-// newUUID makes an image another one than its template: overlayfs tells lower layers apart by it. The template has the
-// feature metadata_csum_seed, so that nothing else depends on it.
-func newUUID(image *os.File) error {
-	super, err := readSuper(image)
-	if err != nil {
-		return err
-	}
-	uuid := super[superUUID : superUUID+16]
-	_, _ = rand.Read(uuid)
-	uuid[6], uuid[8] = uuid[6]&0x0f|0x40, uuid[8]&0x3f|0x80 // RFC 9562, version 4
-	// ext4 has the checksum without the final complement.
-	sum := ^crc32.Checksum(super[:superChecksum], crc32.MakeTable(crc32.Castagnoli))
-	binary.LittleEndian.PutUint32(super[superChecksum:], sum)
-	_, err = image.WriteAt(super, superAt)
-	return err
-}
-
 // recoverImage checks a file system that was not unmounted: the power was lost. The caller knows that nobody has it attached.
 func recoverImage(ctx context.Context, p *place, image *os.File) error {
-	super, err := readSuper(image)
-	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("%w: the image of feature %s is too short", ErrDamaged, p.id)
-	}
-	if err != nil {
+	clean, err := ext4.Clean(image)
+	switch {
+	case errors.Is(err, ext4.ErrNone):
+		return fmt.Errorf("%w: feature %s: %w", ErrDamaged, p.id, err)
+	case err != nil || clean:
 		return err
 	}
-	if state := binary.LittleEndian.Uint16(super[superState:]); state&stateValid != 0 && state&stateError == 0 {
-		return nil
-	}
-	fsck, err := tool("e2fsck")
-	if err != nil {
+	if err := ext4.Repair(ctx, image); err != nil {
 		return fmt.Errorf("%w: feature %s was open when the power was lost, and its disk must be checked: %w", ErrDamaged, p.id, err)
-	}
-	const repaired, reboot = 1, 2 // exit status bits of e2fsck(8)
-	c := exec.CommandContext(ctx, fsck, "-f", "-y", inherited)
-	c.ExtraFiles = []*os.File{image}
-	out, err := c.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 && exit.ExitCode()&^(repaired|reboot) == 0 {
-		err = nil
-	}
-	if err != nil {
-		return fmt.Errorf("%w: e2fsck cannot repair feature %s: %w: %.300s", ErrDamaged, p.id, err, out)
 	}
 	return nil
 }
@@ -333,7 +329,7 @@ func (v *imageVolume) grow(p *place, next *record, more quota.Bytes) error {
 		return err
 	}
 	defer func() { _ = image.Close() }()
-	l, err := attached(image)
+	l, err := loop.Find(image, imageName)
 	if err != nil || l == nil {
 		return errors.Join(err, fmt.Errorf("%w: its loop device is gone", ErrDamaged))
 	}
@@ -349,7 +345,7 @@ func (v *imageVolume) grow(p *place, next *record, more quota.Bytes) error {
 			return err
 		}
 		lack := more - (now - before)
-		next.Size += (lack + lack/32 + blockSize) / blockSize * blockSize
+		next.Size += (lack + lack/32 + ext4.BlockSize) / ext4.BlockSize * ext4.BlockSize
 		if err := v.growTo(image, l, next.Size); err != nil {
 			return errors.Join(fmt.Errorf("%w: %w", ErrResize, err), image.Truncate(int64(p.Size)), unix.IoctlSetInt(int(l.Fd()), setCapacity, 0))
 		}
@@ -383,7 +379,7 @@ func (v *imageVolume) growTo(image, l *os.File, size quota.Bytes) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	blocks := uint64(size / blockSize)
+	blocks := uint64(size / ext4.BlockSize)
 	err = ioctl(dir, ext4Resize, &blocks)
 	if errors.Is(err, unix.EPERM) {
 		return errors.New("the kernel lets only CAP_SYS_RESOURCE make it larger than it was made; fork the feature instead")

@@ -12,6 +12,8 @@ import (
 
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk/internal/ext4"
+	"github.com/caisson-dev/caisson/quota/disk/internal/loop"
 )
 
 // hostOn makes a file system for a state directory, and returns a path to it.
@@ -29,7 +31,7 @@ func hostOn(t testing.TB, kind string, size quota.Bytes) string {
 		}
 		return reachable(t, m)
 	}
-	program, err := tool("mkfs." + kind)
+	program, err := ext4.Tool("mkfs." + kind)
 	testenv.Need(t, feature, err)
 	image, err := os.Create(filepath.Join(t.TempDir(), imageName))
 	if err != nil {
@@ -43,7 +45,7 @@ func hostOn(t testing.TB, kind string, size quota.Bytes) string {
 	if out, err := exec.Command(program, append(args, image.Name())...).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	l, err := attach(image)
+	l, err := loop.Attach(image)
 	testenv.Need(t, "loop", err)
 	defer l.Close()
 	m, err := mount(kind, attributes, "source="+l.Name())
@@ -198,7 +200,7 @@ func TestBtrfs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	enable := exec.Command("btrfs", "quota", "enable", inherited)
+	enable := exec.Command("btrfs", "quota", "enable", ext4.Inherited)
 	enable.ExtraFiles = []*os.File{root}
 	if out, err := enable.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

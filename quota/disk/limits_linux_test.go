@@ -17,6 +17,7 @@ import (
 
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk/internal/ext4"
 )
 
 // TestResize: limits change while the unit is in use, down and up again and beyond what it was made for.
@@ -230,18 +231,18 @@ func TestTemplates(t *testing.T) {
 		t.Fatal(got)
 	}
 	a, b := create(t, s, "a", Ext4, l), create(t, s, "b", Ext4, l)
-	ids := map[string]bool{}
+	ids := map[[16]byte]bool{}
 	for _, u := range []*Unit{a, b} {
 		image, err := os.Open(u.place.image())
 		if err != nil {
 			t.Fatal(err)
 		}
-		super, err := readSuper(image)
+		id, err := ext4.UUID(image)
 		image.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
-		ids[string(super[superUUID:superUUID+16])] = true
+		ids[id] = true
 	}
 	if len(ids) != 2 {
 		t.Error("two file systems have one UUID")
@@ -249,7 +250,7 @@ func TestTemplates(t *testing.T) {
 	if err := errors.Join(a.Close(), b.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if fsck, err := tool("e2fsck"); err == nil { // what we write into the superblock is in order
+	if fsck, err := ext4.Tool("e2fsck"); err == nil { // what we write into the superblock is in order
 		if out, err := exec.Command(fsck, "-fn", a.place.image()).CombinedOutput(); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}

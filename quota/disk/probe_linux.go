@@ -7,6 +7,9 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/quota/disk/internal/ext4"
+	"github.com/caisson-dev/caisson/quota/disk/internal/loop"
 )
 
 // probe asks each mechanism. An answer costs some 100 µs together, and is not kept: a host changes.
@@ -96,7 +99,7 @@ func probeExt4(s *Support, _ string) {
 		s.Reason, s.Remedy = "loop devices are for root only", remedyRoot
 		return
 	}
-	f, err := os.OpenFile(loopControl, os.O_RDWR, 0)
+	f, err := os.OpenFile(loop.Control, os.O_RDWR, 0)
 	if err != nil {
 		s.Reason, s.Remedy = "no loop devices: "+err.Error(), "load the kernel module loop; in a container, give it the loop devices (--privileged)"
 		return
@@ -108,7 +111,7 @@ func probeExt4(s *Support, _ string) {
 		return
 	}
 	_ = unix.Close(ctx)
-	if _, err := tool("mkfs.ext4"); err != nil {
+	if _, err := ext4.Tool("mkfs.ext4"); err != nil {
 		s.Reason, s.Remedy = err.Error(), "install e2fsprogs"
 		return
 	}

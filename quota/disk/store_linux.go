@@ -83,7 +83,8 @@ type place struct {
 	id  string
 	dir string // features/ID
 	record
-	from *template // ext4, while it is made
+	from *template    // ext4, while it is made
+	made *imageVolume // ext4: what create has mounted, for open
 }
 
 func (s *Store) place(id string) (*place, error) {

@@ -1,14 +1,12 @@
 package disk
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -16,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk/internal/ext4"
+	"github.com/caisson-dev/caisson/quota/disk/internal/loop"
 )
 
 // What a unit has over its limit, besides the ballast, for the directories that layers need before anything is written.
@@ -96,7 +96,7 @@ func makeTemplate(ctx context.Context, base string, l Limits) (*template, error)
 	size := firstSize(l)
 	const turns = 8
 	for range turns {
-		t.Size = (size + blockSize - 1) / blockSize * blockSize
+		t.Size = (size + ext4.BlockSize - 1) / ext4.BlockSize * ext4.BlockSize
 		if err := t.format(ctx, tmp, l); err != nil {
 			return nil, err
 		}
@@ -124,7 +124,7 @@ func firstSize(l Limits) quota.Bytes {
 	if l.Inodes == nil {
 		need += need / 16 // an inode for each block
 	}
-	return need + min(need/50, 4096*blockSize) + need/2048 + 128*quota.KiB
+	return need + min(need/50, 4096*ext4.BlockSize) + need/2048 + 128*quota.KiB
 }
 
 func (t *template) save(tmp, base string) error {
@@ -151,15 +151,15 @@ func (t *template) format(ctx context.Context, file string, l Limits) error {
 	if err := f.Truncate(int64(t.Size)); err != nil {
 		return err
 	}
-	if err := mkfs(ctx, f, t.Size, inodesFor(l)); err != nil {
+	if err := ext4.Format(ctx, f, int64(t.Size), int64(inodesFor(l))); err != nil {
 		return err
 	}
-	loop, err := attach(f)
+	device, err := loop.Attach(f)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = loop.Close() }()
-	root, err := mountImage(loop)
+	defer func() { _ = device.Close() }()
+	root, err := mountImage(device)
 	if err != nil {
 		return err
 	}
@@ -199,8 +199,8 @@ func (t *template) furnish(root *os.File, l Limits) error {
 		return err
 	}
 	// A few blocks more or less are no matter.
-	if surplus := t.Free - l.Bytes - slackBytes; surplus > 8*blockSize {
-		if err := resizeFile(filler, int64(surplus/blockSize-4)*blockSize); err != nil {
+	if surplus := t.Free - l.Bytes - slackBytes; surplus > 8*ext4.BlockSize {
+		if err := resizeFile(filler, int64(surplus/ext4.BlockSize-4)*ext4.BlockSize); err != nil {
 			return err
 		}
 	}
@@ -236,94 +236,17 @@ func fillInodes(dir string, first, n int) error {
 	return nil
 }
 
-// ext4Features are named one by one: what an image is does not depend on the host's /etc/mke2fs.conf.
-const ext4Features = "none,ext_attr,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink," +
-	"extra_isize,metadata_csum,metadata_csum_seed"
-
-// groupSize is how many blocks a group has. Without a journal ext4 gives no inode out again that was deleted in the last
-// minutes, and passes over all of those of the group for each file that is made (recently_deleted() in ialloc.c): with 25,000
-// inodes in a group that took 1,100 µs instead of 30 after as many deletes, with 768 it is 36.
-func groupSize(size quota.Bytes, inodes quota.Count) int64 {
-	const inGroup, least, most, groups = 768, 256, 8 * blockSize, 4096
-	blocks := int64(size / blockSize)
-	if inodes == 0 {
-		inodes = quota.Count(blocks)
-	}
-	n := max(blocks*inGroup/int64(inodes), blocks/groups)
-	return min(max(n, least), most) / 8 * 8
-}
-
-func mkfs(ctx context.Context, image *os.File, size quota.Bytes, inodes quota.Count) error {
-	program, err := tool("mkfs.ext4")
-	if err != nil {
-		return err
-	}
-	args := []string{"-q", "-F", "-O", ext4Features, "-b", strconv.Itoa(blockSize), "-I", "256", "-m", "0",
-		"-E", "lazy_itable_init=1,nodiscard,root_owner=0:0,packed_meta_blocks=1",
-		"-g", strconv.FormatInt(groupSize(size, inodes), 10)}
-	if inodes > 0 {
-		args = append(args, "-N", inodes.String())
-	} else {
-		args = append(args, "-i", strconv.Itoa(blockSize))
-	}
-	c := exec.CommandContext(ctx, program, append(args, inherited)...)
-	c.Env = []string{"MKE2FS_CONFIG=/dev/null", "LC_ALL=C"}
-	c.ExtraFiles = []*os.File{image}
-	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %.300s", program, err, bytes.TrimSpace(out))
-	}
-	return nil
-}
-
-// inherited is what a program sees as the first of its ExtraFiles: whatever the image's path is, it is no option, and it
-// may be good for this process only.
-const inherited = "/proc/self/fd/3"
-
-// tool finds a program of e2fsprogs, which are in directories that are not in every PATH.
-func tool(name string) (string, error) {
-	path, err := exec.LookPath(name)
-	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
-		if err == nil {
-			break
-		}
-		path, err = exec.LookPath(filepath.Join(dir, name))
-	}
-	if err != nil {
-		return "", fmt.Errorf("%s (package e2fsprogs): %w", name, exec.ErrNotFound)
-	}
-	return path, nil
-}
-
-// copy makes an allocated image of the template.
-func (t *template) copy(to string, p *place) error {
-	h, err := p.host()
-	if err != nil {
-		return err
-	}
+// copy fills an empty image or its device.
+func (t *template) copy(dst *os.File) error {
 	src, err := os.Open(t.file)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = src.Close() }()
-	dst, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dst.Close() }()
-	noCow(dst)
-	if err := dst.Truncate(int64(t.Size)); err != nil {
-		return err
-	}
-	if !h.memory {
-		err := unix.Fallocate(int(dst.Fd()), 0, 0, int64(t.Size))
-		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-			return os.NewSyscallError("fallocate", err)
-		}
-	}
 	if err := copyData(src, dst); err != nil {
 		return err
 	}
-	return newUUID(dst)
+	return ext4.NewUUID(dst)
 }
 
 // noCow keeps btrfs from writing a block elsewhere each time, for which it would need space that is not allocated.

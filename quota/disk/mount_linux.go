@@ -3,13 +3,119 @@ package disk
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/caisson-dev/caisson/quota"
 )
+
+// mount makes a detached mount of a file system and returns its root. A parameter without "=" is a flag.
+func mount(kind string, attributes int, parameters ...string) (*os.File, error) {
+	ctx, err := unix.Fsopen(kind, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("fsopen "+kind, err)
+	}
+	defer func() { _ = unix.Close(ctx) }()
+	for _, p := range parameters {
+		key, value, set := strings.Cut(p, "=")
+		if set {
+			err = unix.FsconfigSetString(ctx, key, value)
+		} else {
+			err = unix.FsconfigSetFlag(ctx, key)
+		}
+		if err != nil {
+			return nil, explain(ctx, "fsconfig "+p, err)
+		}
+	}
+	if err := unix.FsconfigCreate(ctx); err != nil {
+		return nil, explain(ctx, "mount "+kind, err)
+	}
+	fd, err := unix.Fsmount(ctx, unix.FSMOUNT_CLOEXEC, attributes)
+	if err != nil {
+		return nil, os.NewSyscallError("fsmount "+kind, err)
+	}
+	return os.NewFile(uintptr(fd), kind), nil
+}
+
+// explain adds what the kernel says about a failed mount.
+func explain(ctx int, what string, err error) error {
+	text := make([]byte, 1024)
+	if n, rerr := unix.Read(ctx, text); rerr == nil && n > 0 {
+		return fmt.Errorf("%s: %w (%s)", what, err, strings.TrimSpace(string(text[:n])))
+	}
+	return os.NewSyscallError(what, err)
+}
+
+// procPath is a path to an open file that is good for this process only.
+func procPath(f *os.File) string { return "/proc/self/fd/" + strconv.Itoa(int(f.Fd())) }
+
+// detachedUppers says whether overlayfs takes upper directories of detached mounts: since 6.15 (commit "fs: allow to clone
+// detached mounts").
+var detachedUppers = sync.OnceValue(func() bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	var major, minor int
+	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	return err == nil && (major > 6 || major == 6 && minor >= 15)
+})
+
+// trim is FITRIM of everything; the loop device makes holes in the image of it.
+func trim(dir string) error {
+	const fitrim = 0xc0185879
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	all := struct{ start, length, least uint64 }{length: 1<<64 - 1}
+	err = ioctl(f, fitrim, &all)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // a host's file system without holes: then it stays large
+	}
+	return os.NewSyscallError("FITRIM", err)
+}
+
+// giveBack makes holes of the parts of an image that were allocated and never written, and says what is left. They read as
+// zeros before and after, so this needs no knowledge of what is in it.
+func (p *place) giveBack() (quota.Bytes, error) {
+	f, err := os.OpenFile(p.image(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	const worth = int64(quota.MiB)
+	for at := int64(0); at < int64(p.Size); {
+		hole, err := unix.Seek(int(f.Fd()), at, unix.SEEK_HOLE)
+		if err != nil {
+			return 0, os.NewSyscallError("lseek", err)
+		}
+		if at, err = unix.Seek(int(f.Fd()), hole, unix.SEEK_DATA); errors.Is(err, unix.ENXIO) {
+			at = int64(p.Size)
+		} else if err != nil {
+			return 0, os.NewSyscallError("lseek", err)
+		}
+		if at-hole < worth {
+			continue
+		}
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, hole, at-hole)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			break
+		}
+		if err != nil {
+			return 0, os.NewSyscallError("fallocate", err)
+		}
+	}
+	return allocated(p.image()), nil
+}
 
 // attachedVolume is an image on older kernels: mounted at disk/mounts/ID of the state directory for all openers, of which the
 // last one takes it away again. What a killed one leaves, the next opener uses, or Clean takes away. It is not in the
