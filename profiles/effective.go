@@ -32,6 +32,12 @@ func (p *Profile) digest() string {
 			v = sorted(set)
 		case []Mount:
 			v = untrusted(set)
+		case map[string][]string:
+			v = each(set, sorted)
+		case map[string]NetworkRule:
+			v = each(set, NetworkRule.sorted)
+		case map[string]StepPolicy:
+			v = each(set, StepPolicy.sorted)
 		}
 		values[k.path] = v
 	}
@@ -43,6 +49,28 @@ func (p *Profile) digest() string {
 	}
 	sum := sha256.Sum256(b.Bytes())
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// each maps a map's values.
+func each[T any](m map[string]T, f func(T) T) map[string]T {
+	out := make(map[string]T, len(m))
+	for name, v := range m {
+		out[name] = f(v)
+	}
+	return out
+}
+
+func (r NetworkRule) sorted() NetworkRule {
+	r.Allow, r.Deny, r.TLS = sorted(r.Allow), sorted(r.Deny), sorted(r.TLS)
+	return r
+}
+
+func (s StepPolicy) sorted() StepPolicy {
+	if s.Rule != nil {
+		r := s.Rule.sorted()
+		s.Rule = &r
+	}
+	return s
 }
 
 // untrusted leaves out who named a mount, which is no value.
@@ -81,6 +109,9 @@ func (p *Profile) Validate() error {
 		return &Error{Key: "limits." + limit.Field, Message: limit.Value + " " + limit.Reason}
 	} else if err != nil {
 		return &Error{Key: "limits", Message: err.Error()}
+	}
+	if err := p.checkNetwork(); err != nil {
+		return err
 	}
 	if denied := without(p.AllowWeaker, p.Controls.Waivable); len(denied) > 0 {
 		return &Error{Key: "allow_weaker", Message: fmt.Sprintf("the profile %s does not let %s be waived", p.Name, oneOf(denied)),

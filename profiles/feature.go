@@ -2,6 +2,7 @@ package profiles
 
 import (
 	"fmt"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -89,7 +90,7 @@ func kept(k kind) kind { return keptKind{k} }
 type keptKind struct{ kind }
 
 func (k keptKind) narrower(have, v any) string {
-	if have == nil || have == v {
+	if have == nil || reflect.DeepEqual(have, v) {
 		return ""
 	}
 	return fmt.Sprintf("says %v, and only the trusted side can change it", v)

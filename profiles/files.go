@@ -232,7 +232,9 @@ func readFile(path string, untrusted bool) (*document, error) {
 }
 
 // Builtin returns the names of the built-in profiles, sorted.
-func Builtin() []string { return []string{"build", "default", "strict"} }
+func Builtin() []string {
+	return []string{"build", "c", "default", "go", "node", "python", "rust", "strict"}
+}
 
 func loadBuiltin(name string) (*document, error) {
 	data, err := builtin.ReadFile("builtin/" + name + ".yaml")
@@ -250,7 +252,7 @@ func loadBuiltin(name string) (*document, error) {
 		d.values["gates.paths.watched"] = value{v: gates.DefaultWatched()}
 	}
 	for path, v := range d.values {
-		v.origin = source
+		v.origin, v.lines = source, nil
 		d.values[path] = v
 	}
 	return d, nil

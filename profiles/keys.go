@@ -47,12 +47,8 @@ var keys = sync.OnceValue(func() []key {
 			kind: fixed(func(p *Profile) *string { return &p.Rootfs }, plain)},
 		{path: "user", flag: "user", short: "u", about: "uid[:gid] of the command, inside",
 			kind: fixed(func(p *Profile) *string { return &p.User }, userSpec)},
-		{path: "network.mode", flag: "network", about: "none; allow and open are not available in this version",
-			kind: word(func(p *Profile) *string { return &p.Network.Mode }, "none", "allow", "open")},
-		{path: "network.allow", about: "what mode allow lets through: names, *.suffixes, CIDRs, groups",
-			kind: words(func(p *Profile) *[]string { return &p.Network.Allow }, plain)},
 	}
-	return slices.Concat(table, limitKeys(), controlKeys(), insideKeys(), changeKeys(), featureKeys())
+	return slices.Concat(table, networkKeys(), limitKeys(), controlKeys(), insideKeys(), changeKeys(), featureKeys())
 })
 
 func limitKeys() []key {

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/spf13/viper"
+
+	"github.com/caisson-dev/caisson/isolation/egress"
 )
 
 // LoadOptions says where policy comes from.
@@ -120,9 +123,13 @@ func (l *layers) originate(path string, v value) {
 		origin = old + ", " + origin
 	}
 	l.origins[path] = origin
-	if m, ok := v.v.(map[string]string); ok {
-		for name := range m {
-			l.origins[path+"."+name] = v.origin
+	if m := reflect.ValueOf(v.v); m.Kind() == reflect.Map {
+		for _, name := range m.MapKeys() {
+			origin := v.origin
+			if line := v.lines[name.String()]; line > 0 && v.line > 0 {
+				origin = fmt.Sprintf("%s:%d", strings.TrimSuffix(origin, fmt.Sprintf(":%d", v.line)), line)
+			}
+			l.origins[path+"."+name.String()] = origin
 		}
 	}
 }
@@ -132,6 +139,10 @@ func inherits(v any) bool {
 	switch v := v.(type) {
 	case map[string]string:
 		return len(v) > 0
+	case map[string]NetworkRule, map[string]StepPolicy, map[string][]string:
+		return true
+	case []Secret:
+		return slices.ContainsFunc(v, func(s Secret) bool { return s.Name == inherit })
 	case []Mount:
 		return slices.ContainsFunc(v, func(m Mount) bool { return m.Source == inherit })
 	}
@@ -231,6 +242,9 @@ func (o *LoadOptions) flags() (*document, error) {
 			d.values[path] = value{v: v, origin: origin}
 		}
 	}
+	if err := implyAllow(d, o.Flags["network"]); err != nil {
+		errs = append(errs, err)
+	}
 	for name := range o.Flags {
 		if !known[name] {
 			errs = append(errs, &Error{Source: "flag --" + name, Message: "no profile key has this flag"})
@@ -239,7 +253,20 @@ func (o *LoadOptions) flags() (*document, error) {
 	return d, errors.Join(errs...)
 }
 
-// fromFlag returns what a flag says, by key. Only -e says two things: NAME=VALUE sets, NAME alone passes on.
+// implyAllow has --allow mean --network allow, where no mode was given.
+func implyAllow(d *document, mode []string) error {
+	allow, ok := d.values["network.allow"]
+	switch {
+	case !ok:
+	case len(mode) == 0:
+		d.values["network.mode"] = value{v: string(egress.ModeAllow), origin: allow.origin}
+	case mode[len(mode)-1] == string(egress.ModeNone):
+		return &Error{Source: allow.origin, Key: "network.allow", Message: "with --network none nothing is allowed", Remedy: "leave one of the two out"}
+	}
+	return nil
+}
+
+// fromFlag returns what a flag says, by key. -e says two things: NAME=VALUE sets, NAME alone passes on.
 func fromFlag(k key, texts []string) (map[string]any, error) {
 	if k.path != "env" {
 		v, err := k.kind.text(texts)

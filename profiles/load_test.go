@@ -366,6 +366,7 @@ func TestDigestCoversEveryKey(t *testing.T) {
 func TestWriteTextReadsBack(t *testing.T) {
 	e := load(t, LoadOptions{Name: "build", Flags: map[string][]string{
 		"env": {"A=x: #y", "B=", "C=no", "D=0755", "E=two\nlines", "HOME"}, "volume": {"/a b:/#c:rw"}, "disk": {"1g"},
+		"allow": {"a.example:80,443", "host:8080"},
 	}})
 	var b strings.Builder
 	if err := e.WriteText(&b); err != nil {
@@ -396,7 +397,7 @@ func TestList(t *testing.T) {
 		"bad||/system/bad.yaml|true", "build|mine|/user/build.yaml|false", "build|ours|/system/build.yaml|false",
 		"build|The default with room to compile, and the package caches of the host to read from.|built-in build|false",
 	}
-	if len(got) < 5 || !slices.Equal(got[:4], want) || !strings.HasPrefix(got[4], "default|") {
+	if len(got) != 3+len(Builtin()) || !slices.Equal(got[:4], want) || !strings.HasPrefix(got[5], "default|") {
 		t.Errorf("got %q", got)
 	}
 }

@@ -35,6 +35,7 @@ type value struct {
 	v      any // of the key's kind
 	origin string
 	line   int
+	lines  map[string]int // of a map: where each name stands
 }
 
 // parse reads one profile strictly. Every mistake that it finds is in the error.
@@ -213,7 +214,13 @@ func (p *parser) leaf(path string, line int, n *yaml.Node) {
 		p.fail(path, err)
 		return
 	}
-	p.doc.values[path] = value{v: v, origin: fmt.Sprintf("%s:%d", p.doc.source, line), line: line}
+	lines := map[string]int{}
+	if n.Kind == yaml.MappingNode {
+		for name := range pairs(n) {
+			lines[name.Value] = name.Line
+		}
+	}
+	p.doc.values[path] = value{v: v, origin: fmt.Sprintf("%s:%d", p.doc.source, line), line: line, lines: lines}
 }
 
 // head reads what describes the profile and is no policy.

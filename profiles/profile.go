@@ -27,6 +27,9 @@ type Profile struct {
 	Network Network      `json:"network"`
 	Limits  quota.Limits `json:"limits"`
 
+	Rules map[string]NetworkRule `json:"rules"` // that steps name
+	Steps map[string]StepPolicy  `json:"steps"`
+
 	Controls    Controls            `json:"controls"`
 	AllowWeaker []isolation.Control `json:"allow_weaker"` // required controls that may be missing
 
@@ -68,10 +71,46 @@ type Retention struct {
 	Export string         `json:"export"`          // what is done with the others: "none", "zstd"
 }
 
-// Network is the rule that holds for a step that names none.
+// Network is the rule that holds for a step that names none, and what all rules share. Its limits are the whole feature's,
+// too.
 type Network struct {
-	Mode  string   `json:"mode"`  // "none", "allow", "open"
-	Allow []string `json:"allow"` // names, suffixes, CIDRs and groups; only with mode allow
+	NetworkRule
+	Groups  map[string][]string `json:"groups"`  // of the user's own
+	Proxy   string              `json:"proxy"`   // "host", "none"
+	Secrets []Secret            `json:"secrets"` // names of them, never what they are
+}
+
+// NetworkRule says who may be reached. What an entry is, package egress says.
+type NetworkRule struct {
+	Mode   string        `json:"mode"` // "none", "allow", "open"
+	Allow  []string      `json:"allow"`
+	Deny   []string      `json:"deny"`
+	TLS    []string      `json:"tls"`
+	Limits NetworkLimits `json:"limits,omitzero"`
+}
+
+// NetworkLimits bound a rule; zero is the default.
+type NetworkLimits struct {
+	Bytes       quota.Bytes    `json:"bytes,omitempty"`       // sent and received
+	Connections quota.Count    `json:"connections,omitempty"` // at once
+	Rate        quota.Bytes    `json:"rate,omitempty"`        // per second, each way
+	Idle        quota.Duration `json:"idle,omitempty"`
+}
+
+// StepPolicy is what holds for steps of one name: a named rule, or one of its own. The zero value is the profile's rule.
+type StepPolicy struct {
+	Network string       `json:"network,omitempty"` // of Profile.Rules, or "none"
+	Rule    *NetworkRule `json:"rule,omitempty"`
+}
+
+// Secret is a credential of the host that is added, outside, as a header to requests in plain HTTP to one host. Inside
+// there is a variable Name with a placeholder.
+type Secret struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"` // env:NAME or file:PATH
+	Host   string `json:"host"`  // NAME[:PORT] or host:PORT
+	Header string `json:"header"`
+	Format string `json:"format,omitempty"` // around the secret: "Bearer %s"
 }
 
 // Controls says what an engine has to enforce.

@@ -22,7 +22,7 @@ var ours = rules{
 		"gates":         nil,
 		"gates/command": nil,
 		"images":        nil,
-		"profiles":      {"gates", "isolation", "quota"}, // types and validation only
+		"profiles":      {"gates", "isolation", "isolation/egress", "quota"}, // types and validation only
 
 		"isolation":         {"quota"}, // plain types only
 		"isolation/seccomp": nil,
@@ -103,6 +103,7 @@ var ours = rules{
 	exceptions: []exception{
 		{"files", "cmd/caisson", "one file per command"},
 		{"files", "runner", "the supervisor's API: one file per thing that it does"},
+		{"files", "profiles", "one table of keys: a file for each part of it"},
 		{"function", "isolation/isolationtest/hostile/kernel.go:kernelCases", "a table"},
 		{"function", "isolation/isolationtest/hostile/processes.go:processCases", "a table"},
 		{"sleep", "isolation/isolationtest/program.go:tick", "the test's program is to be caught at work, slowly"},

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strings"
 )
 
@@ -18,6 +19,20 @@ type Header struct {
 	Port  uint16 // 0: 80
 	Name  string
 	Value func() (string, error) // read when it is needed
+}
+
+// framing are the headers that say where a request ends, and to whom it goes.
+var framing = []string{"Host", "Content-Length", "Transfer-Encoding", "Connection", "Upgrade", "Te", "Trailer", "Expect"}
+
+// Check says what is wrong with a header that is to be added.
+func (h Header) Check() error {
+	if _, err := parseName(h.Host); err != nil {
+		return fmt.Errorf("host %q: %w", h.Host, err)
+	}
+	if h.Name == "" || strings.ContainsFunc(h.Name, notToken) || slices.Contains(framing, http.CanonicalHeaderKey(h.Name)) {
+		return fmt.Errorf("%q is no header that can be added", h.Name)
+	}
+	return nil
 }
 
 // maxHead bounds a request's head, in bytes.
