@@ -8,6 +8,7 @@ import (
 
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -158,19 +159,21 @@ type Percentiles struct {
 	P99 time.Duration `json:"p99_ns"`
 }
 
-// Event is a row of the audit trail, or something that happened to a file.
+// Event is a row of the audit trail, something that happened to a file, or something that a sandbox wanted of the network.
 type Event struct {
 	Seq     int64     `json:"seq"` // grows; EventOptions.Since
 	At      time.Time `json:"at"`
 	Feature string    `json:"feature"` // id
 	TaskID  string    `json:"task,omitempty"`
 	Step    int       `json:"step,omitempty"`
-	Kind    string    `json:"kind"`           // submit, move, step, checkpoint …; of files: added, modified, deleted, mode
+	Kind    string    `json:"kind"`           // submit, move, step, checkpoint …; of files: added, modified, deleted, mode; network
 	Path    string    `json:"path,omitempty"` // absolute, inside
 	Size    int64     `json:"size,omitempty"`
 	Cause   string    `json:"cause,omitempty"`
 	From    string    `json:"from,omitempty"`
 	To      string    `json:"to,omitempty"`
+
+	Network *egress.Event `json:"network,omitempty"` // of kind network
 }
 
 // EventOptions pick events.
@@ -180,4 +183,5 @@ type EventOptions struct {
 	Since   int64  // only later ones
 	Limit   int    // at most so many; 0: all
 	Follow  bool   // go on until the context ends
+	Network bool   // only those of kind network
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -98,7 +99,10 @@ type CheckpointJournal interface {
 
 	// AddFileEvents appends to the log of what happened to files, which keeps the newest 20,000 of each feature.
 	AddFileEvents(ctx context.Context, e []FileEvent) error
-	// Events is the audit trail and the log of files, by Seq, those after o.Since; Follow is the caller's business.
+	// AddNetworkEvents appends to the log of the network, which keeps the newest 20,000 of each feature, and 200,000 of all.
+	// They need no feature that is there.
+	AddNetworkEvents(ctx context.Context, e []NetworkEvent) error
+	// Events is the audit trail and the logs of files and of the network, by Seq, those after o.Since; Follow is the caller's business.
 	Events(ctx context.Context, o EventOptions) ([]Event, error)
 	// AddTiming keeps the newest 4096 of each feature and kind.
 	AddTiming(ctx context.Context, t Timing) error
@@ -188,6 +192,14 @@ type FileEvent struct {
 	Path      string // relative to it; any bytes
 	Kind      string // added, modified, deleted, mode
 	Size      int64
+}
+
+// NetworkEvent is one thing that a sandbox wanted of the network, and what came of it.
+type NetworkEvent struct {
+	FeatureID string
+	TaskID    string
+	Step      int // 1-based; Event.Step is the same
+	Event     egress.Event
 }
 
 // Timing is how long something took once.

@@ -36,7 +36,7 @@ var ours = rules{
 		"quota/disk": {"quota"},
 
 		// Only runner knows the order; its helpers know one thing each.
-		"runner": {"gates", "images", "isolation", "isolation/seccomp", "profiles", "quota", "quota/disk",
+		"runner": {"gates", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
 			"runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
 			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/watch"},
 		"runner/flock":       nil,
@@ -49,7 +49,7 @@ var ours = rules{
 		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump"},
 		"runner/watch":       nil,
 		"runner/store":       {"gates", "runner", "runner/flock", "runner/snapshot"},
-		"runner/journaltest": {"gates", "runner", "runner/snapshot"}, // the suite that every journal passes
+		"runner/journaltest": {"gates", "isolation/egress", "runner", "runner/snapshot"}, // the suite that every journal passes
 		"runner/daemon":      {"isolation", "runner", "runner/flock", "runner/hostfile", "runner/snapshot"},
 
 		// Two drivers behind one interface, over one view of layers.

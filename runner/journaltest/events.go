@@ -3,10 +3,12 @@ package journaltest
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
 )
 
@@ -56,6 +58,45 @@ func fileEvents(t *testing.T, j runner.Journal) {
 	must(t, j.Note(t.Context(), runner.AuditRecord{Event: "end"}))
 	if got, _ := events(runner.EventOptions{Since: last}); !slices.Equal(got, []string{"end:"}) {
 		t.Fatalf("%q", got)
+	}
+}
+
+// networkEvents: they are of the same sequence, stay when a feature goes, and are all there is when only they are wanted.
+func networkEvents(t *testing.T, j runner.Journal) {
+	a, b := add(t, j, 1), add(t, j, 2)
+	event := func(s runner.Submission, name string) runner.NetworkEvent {
+		return runner.NetworkEvent{FeatureID: s.Feature.ID, TaskID: s.Task.ID, Step: 2, Event: egress.Event{At: time.Unix(1e9, 5).UTC(), Step: 2, Name: name,
+			Addr: netip.MustParseAddrPort("198.18.1.0:443"), Port: 443, Protocol: "tls", In: 7, Out: 5, Duration: time.Second,
+			Verdict: egress.VerdictRefused, Rule: "allow", Reason: "because", Remedy: name + ":443"}}
+	}
+	must(t, j.AddNetworkEvents(t.Context(), nil))
+	first := event(a, "a.example")
+	must(t, j.AddNetworkEvents(t.Context(), []runner.NetworkEvent{first, event(b, "b.example")}))
+	must(t, j.AddFileEvents(t.Context(), []runner.FileEvent{{FeatureID: a.Feature.ID, Stack: "workspace", Path: "x", Kind: "added"}}))
+	must(t, j.AddNetworkEvents(t.Context(), []runner.NetworkEvent{event(a, "c.example")}))
+	must(t, j.Forget(t.Context(), a.Feature.ID))
+	list, err := j.Events(t.Context(), runner.EventOptions{Feature: a.Feature.ID, Network: true})
+	must(t, err)
+	if len(list) != 2 || list[0].Kind != "network" || *list[0].Network != first.Event || list[0].TaskID != a.Task.ID || list[0].Step != 2 || list[1].Network.Name != "c.example" {
+		t.Fatalf("%+v", list)
+	}
+	all, err := j.Events(t.Context(), runner.EventOptions{Since: list[0].Seq, Task: a.Task.ID})
+	must(t, err)
+	if len(all) != 1 || all[0].Seq != list[1].Seq || all[0].Network == nil {
+		t.Fatalf("%+v", all)
+	}
+	const keep, batch = 20_000, 1000
+	for n := 0; n < keep+batch; n += batch {
+		var more []runner.NetworkEvent
+		for i := range batch {
+			more = append(more, event(b, fmt.Sprint(n+i)))
+		}
+		must(t, j.AddNetworkEvents(t.Context(), more))
+	}
+	list, err = j.Events(t.Context(), runner.EventOptions{Feature: b.Feature.ID, Network: true})
+	must(t, err)
+	if len(list) != keep || list[keep-1].Network.Name != fmt.Sprint(keep+batch-1) {
+		t.Fatalf("%d events, the last %+v", len(list), list[len(list)-1])
 	}
 }
 

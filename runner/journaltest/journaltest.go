@@ -53,6 +53,7 @@ var suite = map[string]func(*testing.T, runner.Journal){
 	"Forks":          forks,
 	"UpdateFeature":  updateFeature,
 	"FileEvents":     fileEvents,
+	"NetworkEvents":  networkEvents,
 	"Bounded":        bounded,
 	"Timings":        timings,
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"slices"
 	"time"
@@ -12,9 +13,11 @@ import (
 
 // How many rows are kept; a row more than that goes with one of the next batches.
 const (
-	keepFileEvents = 20_000 // of each feature
-	keepTimings    = 4096   // of each feature and kind
-	trimEvery      = 64
+	keepFileEvents    = 20_000 // of each feature
+	keepNetworkEvents = 20_000 // likewise
+	keepNetworkTotal  = 200_000
+	keepTimings       = 4096 // of each feature and kind
+	trimEvery         = 64
 )
 
 // AddFileEvents appends to the log of files.
@@ -90,24 +93,57 @@ func trimEvents(ctx context.Context, tx *sql.Tx, feature string, n int) error {
 	return err
 }
 
-// Events is the audit trail and the log of files, by seq.
+// AddNetworkEvents appends to the log of the network.
+func (s *Store) AddNetworkEvents(ctx context.Context, list []runner.NetworkEvent) error {
+	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+		features := map[string]bool{}
+		for _, e := range list {
+			body, err := json.Marshal(e.Event)
+			if err != nil {
+				return err
+			}
+			if _, err = tx.ExecContext(ctx, "INSERT INTO network_events (seq, at, feature, task, step, body) VALUES ("+nextSeq+", ?, ?, ?, ?, ?)",
+				e.Event.At.UnixNano(), e.FeatureID, e.TaskID, e.Step, string(body)); err != nil {
+				return err
+			}
+			features[e.FeatureID] = true
+		}
+		const oldest = "DELETE FROM network_events WHERE seq <= (SELECT seq FROM network_events "
+		for feature := range features {
+			if _, err := tx.ExecContext(ctx, oldest+"WHERE feature = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2) AND feature = ?1", feature, keepNetworkEvents); err != nil {
+				return err
+			}
+		}
+		_, err := tx.ExecContext(ctx, oldest+"ORDER BY seq DESC LIMIT 1 OFFSET ?)", keepNetworkTotal)
+		return err
+	}))
+}
+
+// Events is the audit trail and the logs of files and of the network, by seq.
 func (s *Store) Events(ctx context.Context, o runner.EventOptions) (list []runner.Event, err error) {
 	limit := -1 // none
 	if o.Limit > 0 {
 		limit = o.Limit
 	}
-	err = s.each(ctx, `SELECT seq, at, feature, task, step, event AS kind, '' AS stack, x'' AS path, 0 AS size, cause, old, new FROM audit
-			WHERE seq > ?1 AND (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3)
-		UNION ALL SELECT e.seq, e.at, s.feature, s.task, s.step, s.kind, s.stack, e.path, e.size, '', '', ''
+	err = s.each(ctx, `SELECT seq, at, feature, task, step, event AS kind, '' AS stack, x'' AS path, 0 AS size, cause, old, new, '' AS body FROM audit
+			WHERE ?5 = 0 AND seq > ?1 AND (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3)
+		UNION ALL SELECT e.seq, e.at, s.feature, s.task, s.step, s.kind, s.stack, e.path, e.size, '', '', '', ''
 			FROM file_events e JOIN event_sources s ON s.id = e.source
-			WHERE e.seq > ?1 AND (?2 = '' OR s.feature = ?2) AND (?3 = '' OR s.task = ?3)
-		ORDER BY 1 LIMIT ?4`, []any{o.Since, o.Feature, o.Task, limit}, func(r scanner) error {
+			WHERE ?5 = 0 AND e.seq > ?1 AND (?2 = '' OR s.feature = ?2) AND (?3 = '' OR s.task = ?3)
+		UNION ALL SELECT seq, at, feature, task, step, 'network', '', x'', 0, '', '', '', body FROM network_events
+			WHERE seq > ?1 AND (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3)
+		ORDER BY 1 LIMIT ?4`, []any{o.Since, o.Feature, o.Task, limit, o.Network}, func(r scanner) error {
 		var e runner.Event
 		var at int64
-		var path []byte
+		var path, body []byte
 		var stack string
-		if err := r.Scan(&e.Seq, &at, &e.Feature, &e.TaskID, &e.Step, &e.Kind, &stack, &path, &e.Size, &e.Cause, &e.From, &e.To); err != nil {
+		if err := r.Scan(&e.Seq, &at, &e.Feature, &e.TaskID, &e.Step, &e.Kind, &stack, &path, &e.Size, &e.Cause, &e.From, &e.To, &body); err != nil {
 			return err
+		}
+		if len(body) > 0 {
+			if err := json.Unmarshal(body, &e.Network); err != nil {
+				return err
+			}
 		}
 		e.At = time.Unix(0, at)
 		e.Path = insidePath(stack, string(path))

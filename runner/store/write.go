@@ -245,9 +245,9 @@ func forget(ctx context.Context, tx *sql.Tx, id string) error {
 	return err
 }
 
-// nextSeq is the next number of the one sequence that the audit trail and the log of files share; SQLite remembers the
+// nextSeq is the next number of the one sequence that the audit trail and the logs of files and of the network share; SQLite remembers the
 // largest that each of them has had, of deleted rows too.
-const nextSeq = "(SELECT max(seq) + 1 FROM sqlite_sequence WHERE name IN ('audit', 'file_events'))"
+const nextSeq = "(SELECT max(seq) + 1 FROM sqlite_sequence WHERE name IN ('audit', 'file_events', 'network_events'))"
 
 // Note appends an audit row.
 func (s *Store) Note(ctx context.Context, a runner.AuditRecord) error {
