@@ -58,9 +58,9 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 	}
 	f, done := g.newFlow(t, e)
 	defer done()
-	if reason := g.enter(f); reason != "" {
+	if full := g.enter(f); full.Rule != "" {
 		r.Complete(true)
-		g.refused(e, Verdict{Rule: "limit", Reason: reason})
+		g.refused(e, full)
 		return
 	}
 	defer g.leave(f)
@@ -95,25 +95,25 @@ func (g *Gateway) newFlow(t target, e Event) (f *flow, done context.CancelFunc) 
 }
 
 // enter admits a flow, or says which limit it would exceed.
-func (g *Gateway) enter(f *flow) string {
+func (g *Gateway) enter(f *flow) (full Verdict) {
 	e := g.current.Load()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch n := len(g.flows); {
 	case g.closed:
-		return "the sandbox ends"
+		return Verdict{Rule: "closed", Reason: "the sandbox ends"}
 	case n >= e.rule.limits.Connections || n >= g.total.limits.Connections:
-		return fmt.Sprintf("%d connections at once", n)
+		return Verdict{Rule: RuleConnections, Reason: fmt.Sprintf("%d connections at once", n)}
 	}
 	for _, b := range []*budget{e.used, g.total} {
 		if reason := b.exceeded(); reason != "" {
-			return reason
+			return Verdict{Rule: RuleBytes, Reason: reason}
 		}
 	}
 	g.flows[f] = struct{}{}
 	f.event.Step = e.step
 	g.running.Add(1)
-	return ""
+	return Verdict{}
 }
 
 func (g *Gateway) leave(f *flow) {
@@ -288,65 +288,6 @@ func (f *flow) downwards(dst io.Writer, src io.Reader) error {
 	return copyChunks(dst, src)
 }
 
-func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }
-
-// silent is for how long nothing was sent; what waits for the rate is not silent.
-func (f *flow) silent(now time.Time) time.Duration {
-	if f.held.Load() > 0 {
-		return 0
-	}
-	return now.Sub(time.Unix(0, f.last.Load()))
-}
-
-// ending adds what ends the flow at once; when it was cut already, now.
-func (f *flow) ending(end func()) {
-	f.mu.Lock()
-	cut := f.why.Verdict != ""
-	f.ends = append(f.ends, end)
-	f.mu.Unlock()
-	if cut {
-		end()
-	}
-}
-
-// cut ends a flow from outside of it.
-func (f *flow) cut(rule, reason, remedy string) {
-	f.mu.Lock()
-	ends := f.ends
-	first := f.why.Verdict == "" && !f.ended
-	if first {
-		f.why = Event{Verdict: VerdictCut, Rule: rule, Reason: reason, Remedy: remedy}
-	}
-	f.mu.Unlock()
-	if first {
-		for _, end := range ends {
-			end()
-		}
-	}
-}
-
-// end tells what became of a flow.
-func (f *flow) end(verdict string, err error) {
-	f.mu.Lock()
-	f.ended = true
-	why := f.why
-	f.mu.Unlock()
-	e := f.event
-	e.At, e.Duration = f.began, time.Since(f.began)
-	e.Out, e.In = f.out.Load(), f.in.Load()
-	e.Verdict, e.Rule = verdict, f.rule
-	if err != nil {
-		e.Reason = err.Error()
-	}
-	if refused, ok := errors.AsType[*refusedError](err); ok {
-		e.Rule, e.Reason, e.Remedy = refused.v.Rule, refused.v.Reason, refused.v.Remedy
-	}
-	if why.Verdict != "" {
-		e.Verdict, e.Rule, e.Reason, e.Remedy = why.Verdict, why.Rule, why.Reason, why.Remedy
-	}
-	f.g.tell(e)
-}
-
 // Publish shows a port of the sandbox on the host, until stop.
 func (g *Gateway) Publish(p Publish) (at netip.AddrPort, stop func(), err error) {
 	l, err := net.Listen("tcp", p.Host.String())
@@ -381,7 +322,7 @@ func (g *Gateway) publish(l net.Listener, p Publish) {
 		f, done := g.newFlow(target{addr: Sandbox4.Addr(), port: p.Port},
 			Event{Addr: netip.AddrPortFrom(Sandbox4.Addr(), p.Port), Port: p.Port, Protocol: "tcp"})
 		f.inward, f.rule = true, "publish"
-		if reason := g.enter(f); reason != "" {
+		if full := g.enter(f); full.Rule != "" {
 			done()
 			_ = c.Close()
 			continue

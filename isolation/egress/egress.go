@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"time"
 )
 
@@ -122,8 +123,13 @@ type Event struct {
 	Remedy   string         `json:"remedy,omitempty"`
 }
 
-// RuleLearn is the rule of what only a rule that learns allows.
-const RuleLearn = "learn"
+// What Event.Rule says besides entries and modes.
+const (
+	RuleLearn       = "learn"              // only a rule that learns allows it
+	RuleBytes       = "limits.bytes"       // Limits, of the step or the feature
+	RuleConnections = "limits.connections" // likewise
+	RuleIdle        = "limits.idle"        // likewise
+)
 
 // What Event.Verdict says.
 const (
@@ -132,3 +138,27 @@ const (
 	VerdictFailed  = "failed" // allowed, but nobody answered
 	VerdictCut     = "cut"    // was allowed, and was ended by a new rule or a limit
 )
+
+// Options is what a Gateway works with.
+type Options struct {
+	TUN     *os.File // of OpenTUN; the gateway closes it
+	Rule    *Rule    // nil: None
+	Step    int
+	Total   Limits // of the feature, over all rules
+	Outside Outside
+	Headers []Header
+	Events  func(Event) // called from several goroutines; must not block
+}
+
+// Publish shows a port of the sandbox on the host.
+type Publish struct {
+	Host netip.AddrPort // port 0: any
+	Port uint16         // inside
+}
+
+// Usage is what went through a gateway.
+type Usage struct {
+	Out, In     int64 // bytes
+	Connections int   // now
+	Dropped     int64 // refusals that came too fast to be told one by one
+}

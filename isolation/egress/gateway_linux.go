@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,23 +32,6 @@ const (
 	buffer    = 256 << 10 // likewise, to begin with
 )
 
-// Options is what a Gateway works with.
-type Options struct {
-	TUN     *os.File // of OpenTUN; the gateway closes it
-	Rule    *Rule    // nil: None
-	Step    int
-	Total   Limits // of the feature, over all rules
-	Outside Outside
-	Headers []Header
-	Events  func(Event) // called from several goroutines; must not block
-}
-
-// Publish shows a port of the sandbox on the host.
-type Publish struct {
-	Host netip.AddrPort // port 0: any
-	Port uint16         // inside
-}
-
 // Gateway is the other end of a sandbox's device. When it is closed, or its process dies, the sandbox has no network.
 type Gateway struct {
 	opt     Options
@@ -65,6 +47,7 @@ type Gateway struct {
 	mu      sync.Mutex
 	left    *sync.Cond // a flow has ended
 	flows   map[*flow]struct{}
+	budgets map[int]*budget // of steps that are not drained
 	closed  bool
 	running sync.WaitGroup
 }
@@ -76,22 +59,15 @@ type epoch struct {
 	used *budget
 }
 
-// Usage is what went through a gateway.
-type Usage struct {
-	Out, In     int64 // bytes
-	Connections int   // now
-	Dropped     int64 // refusals that came too fast to be told one by one
-}
-
 // Start puts a gateway behind a device.
 func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Rule == nil {
 		o.Rule = None()
 	}
-	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, total: newBudget(o.Total.withDefaults()), events: rate.NewLimiter(200, 2000)}
+	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, budgets: map[int]*budget{}, total: newBudget(o.Total.withDefaults()), events: rate.NewLimiter(200, 2000)}
 	g.left = sync.NewCond(&g.mu)
 	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	g.current.Store(&epoch{rule: o.Rule, step: o.Step, used: newBudget(o.Rule.limits)})
+	g.current.Store(&epoch{rule: o.Rule, step: o.Step, used: g.budgetOf(o.Step, o.Rule.limits)})
 	if err := g.makeStack(); err != nil {
 		g.cancel()
 		return nil, errors.Join(err, o.TUN.Close())
@@ -188,15 +164,32 @@ func address(a tcpip.Address) netip.Addr {
 
 func (g *Gateway) rule() *Rule { return g.current.Load().rule }
 
-// SetRule is a step's beginning: its rule holds from now on, also for connections that are there.
+// SetRule is a step's beginning: its rule holds from now on, also for connections that are there. A step that goes on under
+// another rule, because others have come or gone, goes on with what is left to it.
 func (g *Gateway) SetRule(step int, r *Rule) {
 	if r == nil {
 		r = None()
 	}
-	g.current.Store(&epoch{rule: r, step: step, used: newBudget(r.limits)})
+	g.current.Store(&epoch{rule: r, step: step, used: g.budgetOf(step, r.limits)})
 	for _, f := range g.all() {
 		g.review(f)
 	}
+}
+
+// budgetOf is what a step has left of its limits.
+func (g *Gateway) budgetOf(step int, l Limits) *budget {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.budgets[step]
+	if b == nil || b.limits != l {
+		fresh := newBudget(l)
+		if b != nil {
+			fresh.out.Store(b.out.Load())
+			fresh.in.Store(b.in.Load())
+		}
+		b, g.budgets[step] = fresh, fresh
+	}
+	return b
 }
 
 // Drain waits until the step's connections have ended, a little for them to do so by themselves: who used them has gone.
@@ -209,6 +202,9 @@ func (g *Gateway) Drain(step int) {
 		}
 	}
 	g.await(step, cutTime)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.budgets, step)
 }
 
 // drainTime is for connections whose two ends have closed them, cutTime for those that we have closed.
@@ -279,7 +275,7 @@ func (g *Gateway) closeIdle() {
 		now := time.Now()
 		for _, f := range g.all() {
 			if f.silent(now) > idle {
-				f.cut("limit", fmt.Sprintf("silent for %s", idle), "")
+				f.cut(RuleIdle, fmt.Sprintf("silent for %s", idle), "")
 			}
 		}
 	}

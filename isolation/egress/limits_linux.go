@@ -6,6 +6,7 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/time/rate"
 )
@@ -68,7 +69,7 @@ func (m *meter) Write(p []byte) (int, error) {
 			}
 			count.Add(int64(len(part)))
 			if reason := b.exceeded(); reason != "" {
-				f.cut("limit", reason, "")
+				f.cut(RuleBytes, reason, "")
 				return written, errors.New(reason)
 			}
 		}
@@ -101,4 +102,63 @@ func copyChunks(dst io.Writer, src io.Reader) error {
 	defer back()
 	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, b)
 	return err
+}
+
+func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }
+
+// silent is for how long nothing was sent; what waits for the rate is not silent.
+func (f *flow) silent(now time.Time) time.Duration {
+	if f.held.Load() > 0 {
+		return 0
+	}
+	return now.Sub(time.Unix(0, f.last.Load()))
+}
+
+// ending adds what ends the flow at once; when it was cut already, now.
+func (f *flow) ending(end func()) {
+	f.mu.Lock()
+	cut := f.why.Verdict != ""
+	f.ends = append(f.ends, end)
+	f.mu.Unlock()
+	if cut {
+		end()
+	}
+}
+
+// cut ends a flow from outside of it.
+func (f *flow) cut(rule, reason, remedy string) {
+	f.mu.Lock()
+	ends := f.ends
+	first := f.why.Verdict == "" && !f.ended
+	if first {
+		f.why = Event{Verdict: VerdictCut, Rule: rule, Reason: reason, Remedy: remedy}
+	}
+	f.mu.Unlock()
+	if first {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// end tells what became of a flow.
+func (f *flow) end(verdict string, err error) {
+	f.mu.Lock()
+	f.ended = true
+	why := f.why
+	f.mu.Unlock()
+	e := f.event
+	e.At, e.Duration = f.began, time.Since(f.began)
+	e.Out, e.In = f.out.Load(), f.in.Load()
+	e.Verdict, e.Rule = verdict, f.rule
+	if err != nil {
+		e.Reason = err.Error()
+	}
+	if refused, ok := errors.AsType[*refusedError](err); ok {
+		e.Rule, e.Reason, e.Remedy = refused.v.Rule, refused.v.Reason, refused.v.Remedy
+	}
+	if why.Verdict != "" {
+		e.Verdict, e.Rule, e.Reason, e.Remedy = why.Verdict, why.Rule, why.Reason, why.Remedy
+	}
+	f.g.tell(e)
 }
