@@ -48,7 +48,7 @@ var keys = sync.OnceValue(func() []key {
 		{path: "user", flag: "user", short: "u", about: "uid[:gid] of the command, inside",
 			kind: fixed(func(p *Profile) *string { return &p.User }, userSpec)},
 	}
-	return slices.Concat(table, networkKeys(), limitKeys(), controlKeys(), insideKeys(), changeKeys(), featureKeys())
+	return slices.Concat(table, networkKeys(), limitKeys(), controlKeys(), insideKeys(), changeKeys(), commandKeys(), featureKeys())
 })
 
 func limitKeys() []key {
@@ -133,6 +133,21 @@ func changeKeys() []key {
 			kind: growing(func(p *Profile) *[]string { return &p.Protected }, workspaceGlob)},
 		{path: "promote", flag: "promote", about: "what happens to an accepted change",
 			kind: word(func(p *Profile) *string { return &p.Promote }, "none", "patch", "apply")},
+	}
+}
+
+// commandKeys say which commands may begin.
+func commandKeys() []key {
+	return []key{
+		{path: "gates.command.mode", about: "what becomes of a step whose command the gate command does not let pass",
+			kind: word(func(p *Profile) *gates.Mode { return &p.Gates.Command.Mode },
+				gates.ModeMandatory, gates.ModeBlock, gates.ModeWarn, gates.ModeOff)},
+		{path: "gates.command.list", about: "block: what the rules know is refused; allow: only gates.command.allow may run, and the rules hold too",
+			kind: word(func(p *Profile) *string { return &p.Gates.Command.List }, "allow", "block")},
+		{path: "gates.command.allow", about: "the command words that may run, exactly as they are after resolution",
+			kind: words(func(p *Profile) *[]string { return &p.Gates.Command.Allow }, plain)},
+		{path: "gates.command.on_ask", about: "what happens to what a person should decide when there is no terminal to ask at",
+			kind: word(func(p *Profile) *string { return &p.Gates.Command.OnAsk }, "refuse", "allow")},
 	}
 }
 

@@ -138,7 +138,16 @@ type HostRoot struct {
 
 // Gates configures the gates.
 type Gates struct {
-	Paths PathsGate `json:"paths"`
+	Paths   PathsGate   `json:"paths"`
+	Command CommandGate `json:"command"`
+}
+
+// CommandGate configures the gate "command", which judges steps before they begin.
+type CommandGate struct {
+	Mode  gates.Mode `json:"mode"`
+	List  string     `json:"list"`   // "block", "allow"
+	Allow []string   `json:"allow"`  // for list allow: exact command words, after resolution
+	OnAsk string     `json:"on_ask"` // "refuse", "allow"
 }
 
 // PathsGate configures the gate "paths".

@@ -60,7 +60,7 @@ A feature can live for days: run -d and exec work in it, every state that was go
 		newEventsCommand(a))
 	addGroup(root, "Go back, take, drop:", newCheckpointCommand(a), newRollbackCommand(a), newForkCommand(a), newPromoteCommand(a),
 		newDiscardCommand(a), newRmCommand(a))
-	addGroup(root, "The host:", newProfileCommand(a), newDoctorCommand(a), newGCCommand(a), newBenchCommand(a),
+	addGroup(root, "The host:", newProfileCommand(a), newGateCommand(a), newDoctorCommand(a), newGCCommand(a), newBenchCommand(a),
 		newVersionCommand(a), newCompletionCommand(a), newSuperviseCommand(a))
 	root.SetHelpCommandGroupID("The host:")
 	return root

@@ -39,6 +39,9 @@ const (
 	ModeOff   Mode = "off"
 )
 
+// Modes are all of them.
+func Modes() []Mode { return []Mode{ModeBlock, ModeAllow, ModeOff} }
+
 // DefaultMaxBytes is how long a command line may be.
 const DefaultMaxBytes = 64 << 10
 

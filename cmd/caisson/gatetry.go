@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	commandgate "github.com/caisson-dev/caisson/gates/command"
+	"github.com/caisson-dev/caisson/profiles"
+)
+
+const gateTryLong = `Run one gate outside of any task, to try a policy out. Nothing is run or changed.
+
+command reads command lines from standard input, one per line, and says of each whether it would be allowed, asked about
+or denied, by which rules, and what would be safer. With -0 they end in NUL, and may have several lines.
+
+The exit code is 0 when everything passed, 121 when something was asked about or denied.`
+
+// tryOptions are what gates can be told in a trial.
+type tryOptions struct {
+	profile string
+	list    string // over the profile's; "" is that
+	nul     bool
+}
+
+// tryGates are the gates that can be tried, by name.
+var tryGates = map[string]func(ctx context.Context, a *app, o tryOptions, args []string) error{
+	"command": tryCommand,
+}
+
+func newGateTryCommand(a *app) *cobra.Command {
+	var o tryOptions
+	names := slices.Sorted(maps.Keys(tryGates))
+	cmd := &cobra.Command{
+		Use:   "try NAME",
+		Short: "Run one gate outside of any task",
+		Long:  gateTryLong,
+		Example: `  echo 'rm -rf ./build' | caisson gate try command
+  find . -name '*.sh' -print0 | xargs -0 cat | caisson gate try command -0 --json`,
+		Args:      atLeast(1, "the name of a gate"),
+		ValidArgs: names,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			try, known := tryGates[args[0]]
+			if !known {
+				return usage("no gate is called %q; one of %s", args[0], strings.Join(names, ", "))
+			}
+			return try(cmd.Context(), a, o, args[1:])
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.profile, "profile", "", "the profile whose gate it is: a name or a file")
+	f.StringVar(&o.list, "mode", "", "command: block (what the rules know is refused), allow (only what the profile lists may run), off")
+	f.BoolVarP(&o.nul, "null", "0", false, "command: lines end in NUL")
+	completeFlag(cmd, "profile", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return profileNames(), cobra.ShellCompDirectiveDefault
+	})
+	return cmd
+}
+
+// triedCommand is the verdict on one command line, as JSON.
+type triedCommand struct {
+	commandgate.Result
+	Rules []string `json:"rules"` // that were hit, the worst first
+}
+
+// tryCommand judges the command lines on standard input, each as soon as it was read.
+func tryCommand(ctx context.Context, a *app, o tryOptions, args []string) error {
+	if len(args) > 0 {
+		return usage("the gate command reads command lines from standard input; %q is not wanted", args[0])
+	}
+	config, err := o.commandConfig()
+	if err != nil {
+		return err
+	}
+	end := byte('\n')
+	if o.nul {
+		end = 0
+	}
+	in := bufio.NewReader(a.stdin)
+	worst := commandgate.Allow
+	for n := 1; ctx.Err() == nil; n++ {
+		line, err := readLine(in, end, commandgate.DefaultMaxBytes+1)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("reading command lines: %w", err)
+		}
+		r := commandgate.Analyze(line, config)
+		if r.Verdict != commandgate.Allow && worst != commandgate.Deny {
+			worst = r.Verdict
+		}
+		if err := a.printTried(n, r); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if worst != commandgate.Allow {
+		return exitError(exitGate)
+	}
+	return nil
+}
+
+// commandConfig is the profile's configuration of the gate.
+func (o tryOptions) commandConfig() (commandgate.Config, error) {
+	sources := profileSources()
+	sources.Name, sources.File = profiles.SplitRef(o.profile)
+	e, err := load(sources)
+	if err != nil {
+		return commandgate.Config{}, err
+	}
+	c := commandgate.Config{Mode: commandgate.Mode(cmp.Or(o.list, e.Gates.Command.List)), Allow: e.Gates.Command.Allow}
+	if !slices.Contains(commandgate.Modes(), c.Mode) {
+		return c, usage("--mode %s is none of block, allow, off", c.Mode)
+	}
+	return c, nil
+}
+
+func (a *app) printTried(n int, r commandgate.Result) error {
+	if a.json {
+		t := triedCommand{Result: r, Rules: []string{}}
+		for _, f := range r.Findings {
+			if !slices.Contains(t.Rules, f.Rule) {
+				t.Rules = append(t.Rules, f.Rule)
+			}
+		}
+		return a.printJSON(t)
+	}
+	if _, err := fmt.Fprintf(a.stdout, "%d: %s\n", n, r.Verdict); err != nil {
+		return err
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(a.stdout, "  %s %s at %d:%d: %s: %q\n", f.Verdict, f.Rule, f.Line, f.Column, f.Message, f.Text)
+		if f.Safer != "" {
+			fmt.Fprintf(a.stdout, "    safer: %s\n", f.Safer)
+		}
+	}
+	return nil
+}
+
+// readLine reads up to end, of which it keeps at most limit bytes; the last line may lack its end.
+func readLine(r *bufio.Reader, end byte, limit int) (string, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice(end)
+		complete := err == nil
+		if complete {
+			part = part[:len(part)-1]
+		}
+		line = append(line, part[:min(len(part), limit-len(line))]...)
+		switch {
+		case complete, errors.Is(err, io.EOF) && len(line) > 0:
+			return string(line), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return "", err
+		}
+	}
+}
