@@ -56,13 +56,35 @@ func (x *session) attend(ctx context.Context) {
 				x.logFiles(ctx, list)
 			case <-due:
 				x.saveNow(ctx)
-			case id := <-x.todo:
-				if _, err := x.settled(ctx, id); err == nil {
-					_, _ = x.layers.Squash(ctx, false) // it is tried again after the next
-				}
 			}
 		}
 	})
+	x.attending.Go(func() { // apart: an archive takes its time
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case id := <-x.todo:
+				if _, err := x.settled(ctx, id); err == nil {
+					x.tidy(ctx)
+				}
+			case <-x.grown:
+				x.tidy(ctx)
+			}
+		}
+	})
+}
+
+// tidyEvery is after how many checkpoints a session that nobody attends to checkpoint by checkpoint is tidied up.
+const tidyEvery = 16
+
+// tidy keeps a session that lives for days from growing: long runs of layers become one, and what the rules of retention do
+// not keep goes. What cannot be done now is tried again after the next checkpoint.
+func (x *session) tidy(ctx context.Context) {
+	_, err := x.layers.Squash(ctx, false)
+	if err = errors.Join(err, x.prune(ctx)); err != nil && ctx.Err() == nil {
+		_ = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "tidy", To: "failed", Cause: err.Error()})
+	}
 }
 
 // leaveAlone ends attend.
@@ -73,14 +95,22 @@ func (x *session) leaveAlone() {
 	}
 }
 
-// later has a checkpoint looked at when there is time. A session that is about to end leaves that to whoever asks.
-func (x *session) later(id string) {
-	if x.todo == nil {
+// later has a recorded checkpoint looked at when there is time. A session that is about to end leaves that to whoever asks,
+// and is only kept from growing.
+func (x *session) later(c *Checkpoint) {
+	if x.todo != nil {
+		select {
+		case x.todo <- c.ID:
+		default: // there are many: whoever asks has it looked at
+		}
+		return
+	}
+	if x.recorded.Add(1)%tidyEvery != 0 && c.Reason != ReasonAuto {
 		return
 	}
 	select {
-	case x.todo <- id:
-	default: // there are many: whoever asks has it looked at
+	case x.grown <- struct{}{}:
+	default: // it is known already
 	}
 }
 

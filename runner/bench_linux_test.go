@@ -28,7 +28,7 @@ var snapshotDiff = snapshot.DiffOptions{}
 
 func newBench(t *testing.T, o runner.Options) *bench {
 	t.Helper()
-	b := &bench{state: t.TempDir(), workspace: t.TempDir(), profile: loadProfile(t, map[string][]string{"disk": {"50m"}})}
+	b := &bench{state: t.TempDir(), workspace: t.TempDir(), profile: loadProfile(t, map[string][]string{"disk": {"50m"}, "driver": {driver}})}
 	b.write(t, "file", "old\n")
 	b.open(t, o)
 	t.Cleanup(func() {

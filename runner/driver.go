@@ -38,6 +38,10 @@ func (x *session) settleDriver(ctx context.Context) error {
 		at = x.unit.Dir()
 	}
 	reason := x.s.canOverlay(at, x.feature.Workspace)
+	if none := x.s.direct(x.s.bases()); reason == nil && none != "" && !x.feature.Direct {
+		// What promotes take out of the workspace lies below the features, with the workspace's owners.
+		reason = fmt.Errorf("the state directory cannot be idmapped: %s", none)
+	}
 	if reason == nil {
 		return nil
 	}

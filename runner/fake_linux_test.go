@@ -96,6 +96,10 @@ func (b *fakeBox) Exchange(_ context.Context, stacks ...isolation.Stack) error {
 	return nil
 }
 
+func (b *fakeBox) Network(context.Context) (*isolation.Network, error) {
+	return nil, &isolation.UnsupportedError{Control: isolation.ControlNetworkRules, Reason: "the fake has no network"}
+}
+
 // Close kills the process group of every command.
 func (b *fakeBox) Close(context.Context) error {
 	b.mu.Lock()

@@ -56,7 +56,7 @@ func (x *session) checkpoint(ctx context.Context, reason string, o CheckpointOpt
 	if err := x.s.opt.Journal.AddCheckpoint(ctx, CheckpointRecord{*c}); err != nil {
 		return nil, err
 	}
-	x.later(c.ID)
+	x.later(c)
 	return c, nil
 }
 

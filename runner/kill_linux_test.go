@@ -27,6 +27,7 @@ const (
 	helperState     = "CAISSON_RUNNER_TEST_STATE"
 	helperWorkspace = "CAISSON_RUNNER_TEST_WORKSPACE"
 	helperAct       = "CAISSON_RUNNER_TEST_ACT" // run, steps, promote, or unprivileged
+	helperDriver    = "CAISSON_RUNNER_TEST_DRIVER"
 )
 
 func TestMain(m *testing.M) {
@@ -59,7 +60,7 @@ func helper(state, workspace, act string, args []string) error {
 	if err != nil {
 		return err
 	}
-	flags := map[string][]string{"disk": {"50m"}}
+	flags := map[string][]string{"disk": {"50m"}, "driver": {os.Getenv(helperDriver)}}
 	if act == "unprivileged" {
 		flags["allow-weaker"] = []string{"cgroups", "disk_quota"}
 	}
@@ -94,7 +95,7 @@ func helper(state, workspace, act string, args []string) error {
 func (b *bench) process(t *testing.T, act string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command(os.Args[0], args...)
-	c.Env = append(os.Environ(), helperState+"="+b.state, helperWorkspace+"="+b.workspace, helperAct+"="+act)
+	c.Env = append(os.Environ(), helperState+"="+b.state, helperWorkspace+"="+b.workspace, helperAct+"="+act, helperDriver+"="+driver)
 	return c
 }
 

@@ -82,41 +82,30 @@ func (x *session) oldest() (int, error) {
 	return least, err
 }
 
+// rules are what the feature's profile says of its checkpoints.
+func (x *session) rules(ctx context.Context) (*profiles.Retention, error) {
+	if p := x.policy; p != nil {
+		return &p.Retention, nil
+	}
+	p, err := x.s.policy(ctx, &x.feature)
+	if err != nil {
+		return nil, err
+	}
+	return &p.Retention, nil
+}
+
 // retain drops what the rules do not keep, and frees what nobody needs.
 func (x *session) retain(ctx context.Context, r *GCReport) error {
-	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
+	rule, err := x.rules(ctx)
 	if err != nil {
 		return err
 	}
-	policy, err := x.s.policy(ctx, &x.feature)
+	drop, err := x.doomed(ctx, rule, r)
 	if err != nil {
 		return err
 	}
-	rule := &policy.Retention
-	keep := snapshot.Keep{Count: int(rule.Count), Age: time.Duration(rule.Age)}
-	if rule.Bytes != nil {
-		keep.Bytes = int64(*rule.Bytes)
-	}
-	head := x.layers.Info().Head
-	open, err := x.resumable(ctx)
-	if err != nil {
-		return err
-	}
-	var all []snapshot.Candidate
-	for _, c := range rows {
-		if c.Lost {
-			continue
-		}
-		if c.Damaged != "" {
-			r.Damaged = append(r.Damaged, x.feature.Name+"@"+c.ID+": "+c.Damaged)
-		}
-		all = append(all, snapshot.Candidate{
-			Record:   snapshot.Record{ID: c.ID, Parent: c.Parent, AliasOf: c.AliasOf, Created: c.Created, Bytes: c.Bytes},
-			LastGood: c.LastGood, Promoted: c.Promoted, Labelled: c.Label != "" || c.TaskID != "" && c.TaskID == open, Head: c.ID == head})
-	}
-	drop := snapshot.Retain(keep, all, time.Now())
-	for _, id := range drop {
-		r.Checkpoints = append(r.Checkpoints, x.feature.Name+"@"+id)
+	for _, c := range drop {
+		r.Checkpoints = append(r.Checkpoints, x.feature.Name+"@"+c.ID)
 	}
 	if r.DryRun || len(drop) == 0 {
 		return nil
@@ -124,7 +113,11 @@ func (x *session) retain(ctx context.Context, r *GCReport) error {
 	if err := x.putAside(ctx, rule, drop); err != nil {
 		return err
 	}
-	if err := x.drop(ctx, drop); err != nil {
+	ids := make([]string, len(drop))
+	for i := range drop {
+		ids[i] = drop[i].ID
+	}
+	if err := x.drop(ctx, ids); err != nil {
 		return err
 	}
 	freed, err := x.collect(ctx)
@@ -132,17 +125,90 @@ func (x *session) retain(ctx context.Context, r *GCReport) error {
 	return err
 }
 
-// resumable is the newest task, if it can be resumed: its checkpoints are what it goes on at.
-func (x *session) resumable(ctx context.Context) (string, error) {
-	tasks, err := x.s.opt.Journal.Tasks(ctx, x.feature.ID)
-	if err != nil || len(tasks) == 0 || !tasks[len(tasks)-1].State.May(StatePreparing) {
-		return "", err
+// prune does the same for a feature that lives, whose checkpoints become more: others wait for it only while it drops.
+func (x *session) prune(ctx context.Context) error {
+	rule, err := x.rules(ctx)
+	if err != nil {
+		return err
 	}
-	return tasks[len(tasks)-1].ID, nil
+	drop, err := x.doomed(ctx, rule, &GCReport{})
+	if err != nil || len(drop) == 0 {
+		return err
+	}
+	if err := x.putAside(ctx, rule, drop); err != nil { // takes its time
+		return err
+	}
+	x.changing.Lock()
+	defer x.changing.Unlock()
+	return x.retain(ctx, &GCReport{})
 }
 
-// putAside keeps checkpoints that are dropped as compressed archives, if the rules say so.
-func (x *session) putAside(ctx context.Context, rule *profiles.Retention, ids []string) error {
+// doomed are the checkpoints that the rules do not keep, oldest first. Damaged ones are named in r.
+func (x *session) doomed(ctx context.Context, rule *profiles.Retention, r *GCReport) (drop []CheckpointRecord, err error) {
+	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
+	if err != nil {
+		return nil, err
+	}
+	keep := snapshot.Keep{Count: int(rule.Count), Age: time.Duration(rule.Age)}
+	if rule.Bytes != nil {
+		keep.Bytes = int64(*rule.Bytes)
+	}
+	head := x.layers.Info().Head
+	goesOn, err := x.goesOnAt(ctx, rows)
+	if err != nil {
+		return nil, err
+	}
+	var all []snapshot.Candidate
+	known := map[string]CheckpointRecord{}
+	for _, c := range rows {
+		if c.Lost {
+			continue
+		}
+		if c.Damaged != "" {
+			r.Damaged = append(r.Damaged, x.feature.Name+"@"+c.ID+": "+c.Damaged)
+		}
+		known[c.ID] = c
+		all = append(all, snapshot.Candidate{
+			Record:   snapshot.Record{ID: c.ID, Parent: c.Parent, AliasOf: c.AliasOf, Created: c.Created, Bytes: c.Bytes},
+			LastGood: c.LastGood, Promoted: c.Promoted, Labelled: c.Label != "" || goesOn[c.ID], Head: c.ID == head})
+	}
+	for _, id := range snapshot.Retain(keep, all, time.Now()) {
+		drop = append(drop, known[id])
+	}
+	return drop, nil
+}
+
+// goesOnAt are the checkpoints that tasks would go on at if they were resumed, the newest task and those that run: the state
+// after the steps that are done, or before the first.
+func (x *session) goesOnAt(ctx context.Context, rows []CheckpointRecord) (map[string]bool, error) {
+	tasks, err := x.s.opt.Journal.Tasks(ctx, x.feature.ID)
+	ids, started := map[string]bool{}, map[string]bool{}
+	for i := range tasks {
+		t := &tasks[i]
+		if t.State.Ended() && (i < len(tasks)-1 || !t.State.May(StatePreparing)) {
+			continue
+		}
+		first := slices.IndexFunc(t.Steps, func(st StepRecord) bool { return st.State != StepDone })
+		if first < 0 {
+			first = len(t.Steps)
+		}
+		if first > 0 {
+			ids[t.Steps[first-1].Checkpoint] = true
+		} else {
+			started[t.ID] = true
+		}
+	}
+	for _, c := range rows {
+		if c.Reason == ReasonStart && started[c.TaskID] {
+			ids[c.ID] = true
+		}
+	}
+	return ids, err
+}
+
+// putAside keeps the workspace of checkpoints that are dropped as compressed archives, if the rules say so, and of these
+// the newest that together take no more than the feature's disk.
+func (x *session) putAside(ctx context.Context, rule *profiles.Retention, drop []CheckpointRecord) error {
 	if rule.Export != "zstd" {
 		return nil
 	}
@@ -150,9 +216,37 @@ func (x *session) putAside(ctx context.Context, rule *profiles.Retention, ids []
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	for _, id := range ids {
-		if err := x.exportTo(ctx, id, filepath.Join(dir, id+".tar.zst")); err != nil {
+	for _, c := range drop {
+		file := filepath.Join(dir, c.ID+".tar.zst")
+		if _, err := os.Lstat(file); err == nil || c.AliasOf != "" || c.Damaged != "" {
+			continue
+		}
+		if err := x.exportTo(ctx, c.ID, file); err != nil {
 			return err
+		}
+		if err := trim(dir, int64(x.feature.Disk)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// trim removes the oldest files of a directory until the others take no more than limit bytes; 0 is no limit. Their names
+// are in the order of their making.
+func trim(dir string, limit int64) error {
+	files, err := os.ReadDir(dir)
+	if err != nil || limit <= 0 {
+		return err
+	}
+	for _, f := range slices.Backward(files) {
+		info, err := f.Info()
+		if err != nil {
+			return err
+		}
+		if limit -= info.Size(); limit < 0 {
+			if err := os.Remove(filepath.Join(dir, f.Name())); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -163,7 +257,7 @@ func (x *session) exportTo(ctx context.Context, id, file string) error {
 	if err != nil {
 		return err
 	}
-	_, err = x.layers.Export(ctx, id, f, snapshot.ExportOptions{Zstd: true})
+	_, err = x.layers.Export(ctx, id, f, snapshot.ExportOptions{Full: true, Zstd: true})
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(f.Name(), file)
 	}

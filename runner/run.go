@@ -135,7 +135,7 @@ func (t *task) record(ctx context.Context) error {
 	}
 	err := t.s.opt.Journal.AddCheckpoint(ctx, CheckpointRecord{*saved}, moves...)
 	if err == nil {
-		t.later(saved.ID)
+		t.later(saved)
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -44,8 +45,12 @@ type session struct {
 	lifetime sync.RWMutex   // held by whoever uses the session but the tasks in it; locked to close it
 	changing sync.Mutex     // one that makes or forgets checkpoints, or ends the sandbox, at a time; after lifetime
 	removing errgroup.Group // of cgroups
+	opening  errgroup.Group // of a new unit
+	begun    bool           // opening has
 
-	todo      chan string // checkpoints to be looked at
+	todo      chan string   // checkpoints to be looked at
+	grown     chan struct{} // there are many more checkpoints
+	recorded  atomic.Int64  // how many
 	attending sync.WaitGroup
 	dismiss   context.CancelCauseFunc // ends what attends
 
@@ -142,6 +147,7 @@ func (x *session) start(ctx context.Context, spec *isolation.Spec, w *watch.Opti
 		return err
 	}
 	x.setLive(f)
+	x.grown = make(chan struct{}, 1)
 	x.s.register(x, true)
 	if w != nil || x.unit != nil || x.todo != nil {
 		x.attend(ctx)

@@ -47,19 +47,27 @@ func (d *diagnosis) diagnoseDisk(ctx context.Context) (isolation.Feature, disk.M
 func (d *diagnosis) diagnoseLayers(engine isolation.Engine, m disk.Mechanism) isolation.Feature {
 	row := isolation.Feature{Control: isolation.ControlOverlay, Support: isolation.Unsupported,
 		Remedy: "put the state directory (CAISSON_STATE) on ext4, xfs, btrfs or tmpfs"}
-	e, ok := engine.(interface{ CanOverlay(dir, base string) error })
+	e, ok := engine.(interface {
+		Root() bool
+		CanIDMap(path string) error
+		CanOverlay(dir, base string) error
+	})
 	at, err := disk.Existing(d.StateDir)
 	if err != nil || !ok {
 		row.Detail = fmt.Sprint("the state directory cannot be asked: ", err)
 		return row
 	}
+	layers := at
 	if m == disk.Ext4 { // they lie on a file system of their own, which takes them; what is asked is the kernel
-		at = memory
+		layers = memory
 	}
-	refused := e.CanOverlay(at, "")
+	refused := e.CanOverlay(layers, "")
+	if refused == nil && e.Root() {
+		refused = e.CanIDMap(at) // what lies below them
+	}
 	if refused == nil {
 		d.Layers = &runner.Layering{Driver: snapshot.DriverOverlay}
-		row.Support, row.Detail, row.Remedy = isolation.Available, "overlay, in "+at, ""
+		row.Support, row.Detail, row.Remedy = isolation.Available, "overlay, in "+layers, ""
 		return row
 	}
 	if err := copytree.Possible(at); err != nil {

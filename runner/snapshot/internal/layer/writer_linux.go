@@ -27,6 +27,7 @@ type Writer struct {
 	data      beneath.Copier
 	links     map[linkKey]string // → where the file's first copy is
 	white     string             // where a whiteout is; "" if there is none yet
+	attribute bool               // it is an empty file with a mark
 	dirs      []pending
 }
 
@@ -138,30 +139,6 @@ func (w *Writer) Exists(path string) (exists, dir bool, err error) {
 		return false, false, w.Root.Fail("stat", path, err)
 	}
 	return true, beneath.IsDir(&st), nil
-}
-
-// Whiteout hides a name of the layers below. Whiteouts are links of one inode, as overlayfs itself makes them: they
-// would use up a quota otherwise.
-func (w *Writer) Whiteout(path string) error {
-	dir, name, err := w.at.Parent(path)
-	if err == nil {
-		err = unix.ENOENT
-		if w.white != "" {
-			var from int
-			var base string
-			if from, base, err = w.first.Parent(w.white); err == nil {
-				err = unix.Linkat(from, base, dir, name, 0)
-			}
-		}
-		if err != nil { // there is none yet, or it has as many links as the filesystem allows
-			w.white = path
-			err = unix.Mknodat(dir, name, unix.S_IFCHR, 0)
-		}
-	}
-	if err != nil {
-		return w.Root.Fail("whiteout", path, err)
-	}
-	return nil
 }
 
 // SetMark writes one of overlayfs' marks to a directory.

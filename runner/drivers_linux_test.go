@@ -1,0 +1,80 @@
+package runner_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/native"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// driver is what the benches' profiles say. Tests that are not about a driver hold for each: TestCopies.
+var driver = "auto"
+
+// What a user sees of checkpoints is the same where layers are copies.
+func TestCopies(t *testing.T) {
+	driver = snapshot.DriverCopy
+	defer func() { driver = "auto" }()
+	for name, test := range map[string]func(*testing.T){
+		"checkpoints of a task": TestCheckpointsOfATask, "rollback": TestRollback, "foreign checkpoint": TestForeignCheckpoint,
+		"fork": TestForkHasItsOwnLife, "detached": TestDetached, "under a holder": TestCheckpointUnderAHolder,
+		"rollback while live": TestRollbackOfALiveFeature, "resume": TestResume, "resume asks": TestResumeAsks,
+		"automatic": TestAutomaticCheckpoints, "copy": TestCopy, "copy planted link": TestCopyPlantedLink, "repair": TestRepair,
+		"retention": TestRetention, "retention while live": TestRetentionOfALiveFeature, "reboot": TestAfterAReboot,
+		"disk": TestDiskVerdicts, "promote": TestPromoteAtTheEnd, "gate": TestGateRefuses, "conflict": TestConflict,
+		"two features": TestTwoFeaturesOnOneWorkspace, "outside": TestChangeStaysOutside, "growth": TestNoGrowth,
+		"killed": TestKillAnywhere, "killed in a promote": TestKilledPromote, "killed with checkpoints": TestKilledWithCheckpoints,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// noOverlay is an engine on a host whose kernel refuses overlays.
+type noOverlay struct {
+	isolation.Engine
+	why error
+}
+
+func (noOverlay) Root() bool                          { return true }
+func (e noOverlay) CanOverlay(dir, base string) error { return e.why }
+
+// Where there is no overlay a profile that says nothing gets copies, and the result says so; one that says overlay is refused,
+// and nothing stays of the attempt.
+func TestAutoDriver(t *testing.T) {
+	for _, why := range []error{syscall.ENODEV, syscall.EPERM} {
+		b := newNative(t, runner.Options{})
+		engine, err := native.New(native.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = engine.Close() }()
+		c, err := quota.Probe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = &bench{state: b.state, workspace: b.workspace, profile: b.profile}
+		b.open(t, runner.Options{Engine: noOverlay{engine, why}, Cgroups: c})
+		defer func() { _ = b.Close() }()
+		res, out, errs := run(t, b, b.sh("cat file; echo new > file"))
+		if out != "old\n" || res.Layers == nil || res.Layers.Driver != snapshot.DriverCopy || res.Layers.Reason != why.Error() {
+			t.Fatalf("%q %s %+v", out, errs, res.Layers)
+		}
+		f, err := b.Feature(t.Context(), res.Feature)
+		if err != nil || f.Driver != snapshot.DriverCopy {
+			t.Fatal(f, err)
+		}
+		r := b.sh("true")
+		r.Profile = loadProfile(t, map[string][]string{"disk": {"50m"}, "driver": {"overlay"}})
+		_, err = b.Run(t.Context(), r)
+		if e := wantError(t, err, runner.CodeUnsupported, runner.ExitRefused); !errors.Is(e, isolation.ErrUnsupported) || e.Remedy == "" {
+			t.Fatalf("%+v", e)
+		}
+		if list, err := b.Features(t.Context(), true); err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+	}
+}
