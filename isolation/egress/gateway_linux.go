@@ -9,13 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/link/fdbased"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -85,15 +83,11 @@ func (g *Gateway) makeStack() error {
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 	})
-	fd := int(g.opt.TUN.Fd())
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return fmt.Errorf("TUN device: %w", err)
-	}
-	link, err := fdbased.New(&fdbased.Options{FDs: []int{fd}, MTU: MTU, RXChecksumOffload: true})
+	link, err := newLink(g.opt.TUN)
 	if err != nil {
-		return fmt.Errorf("TUN device: %w", err)
+		return err
 	}
-	if err := g.stack.CreateNIC(nic, &filter{LinkEndpoint: link}); err != nil {
+	if err := g.stack.CreateNIC(nic, link); err != nil {
 		return fmt.Errorf("network stack: %s", err)
 	}
 	// Every address is ours: what is sent to it is decided about by the forwarder.
@@ -110,7 +104,9 @@ func (g *Gateway) makeStack() error {
 	receive := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4096, Default: buffer, Max: bufferMax}
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4096, Default: buffer, Max: bufferMax}
 	moderate := tcpip.TCPModerateReceiveBufferOption(true)
-	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &moderate} {
+	// No segment is on its way for long, and who was not the first to close uses the port again at once.
+	wait := tcpip.TCPTimeWaitTimeoutOption(time.Millisecond)
+	for _, o := range []tcpip.SettableTransportProtocolOption{&sack, &receive, &send, &moderate, &wait} {
 		if err := g.stack.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
 			return fmt.Errorf("network stack: %s", err)
 		}
@@ -326,54 +322,4 @@ func (g *Gateway) tell(e Event) {
 		e.At = time.Now()
 	}
 	g.opt.Events(e)
-}
-
-// filter keeps away from the stack what it would answer by itself: echo requests to others than the gateway.
-type filter struct {
-	stack.LinkEndpoint
-	up stack.NetworkDispatcher
-}
-
-func (f *filter) Attach(d stack.NetworkDispatcher) {
-	if d == nil {
-		f.LinkEndpoint.Attach(nil)
-		return
-	}
-	f.up = d
-	f.LinkEndpoint.Attach(f)
-}
-
-// DeliverNetworkPacket implements stack.NetworkDispatcher.
-func (f *filter) DeliverNetworkPacket(protocol tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) {
-	if !foreignICMP(protocol, p) {
-		f.up.DeliverNetworkPacket(protocol, p)
-	}
-}
-
-// DeliverLinkPacket implements stack.NetworkDispatcher.
-func (f *filter) DeliverLinkPacket(protocol tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) {
-	f.up.DeliverLinkPacket(protocol, p)
-}
-
-// foreignICMP reports whether a packet is ICMP for others than the gateway, or a fragment, of which nobody knows.
-func foreignICMP(protocol tcpip.NetworkProtocolNumber, p *stack.PacketBuffer) bool {
-	switch protocol {
-	case ipv4.ProtocolNumber:
-		b, ok := p.Data().PullUp(header.IPv4MinimumSize)
-		if !ok {
-			return true
-		}
-		h := header.IPv4(b)
-		return h.TransportProtocol() == header.ICMPv4ProtocolNumber && address(h.DestinationAddress()) != Gateway4
-	case ipv6.ProtocolNumber:
-		b, ok := p.Data().PullUp(header.IPv6MinimumSize)
-		if !ok {
-			return true
-		}
-		h := header.IPv6(b)
-		// What has extension headers is nothing that an ordinary client sends.
-		next := h.TransportProtocol()
-		return next != header.TCPProtocolNumber && next != header.UDPProtocolNumber && address(h.DestinationAddress()) != Gateway6
-	}
-	return true
 }

@@ -7,9 +7,16 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+	gvbuffer "gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/rawfile"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
 // MTU of the device, in bytes: the largest, because every packet costs the same.
@@ -66,9 +73,13 @@ func SetUp(tun, rtnetlink *os.File) error {
 	if err != nil {
 		return err
 	}
-	r.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	r.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if err := unix.IoctlIfreq(int(tun.Fd()), unix.TUNSETIFF, r); err != nil {
 		return fmt.Errorf("make the TUN device: %w", err)
+	}
+	// Nothing gets lost between two ends of one memory: checksums would only be work.
+	if err := unix.IoctlSetInt(int(tun.Fd()), unix.TUNSETOFFLOAD, unix.TUN_F_CSUM); err != nil {
+		return fmt.Errorf("checksums of the TUN device: %w", err)
 	}
 	s := int(rtnetlink.Fd())
 	index, err := linkIndex(s)
@@ -178,3 +189,142 @@ func (n *netlink) do(what string, kind, flags uint16, body []byte) {
 		n.err = fmt.Errorf("%s: %w", what, err)
 	}
 }
+
+// vnetHeader is the length of struct virtio_net_hdr, which stands before every packet (IFF_VNET_HDR), in bytes.
+const vnetHeader = 10
+
+// udpChecksum is where the checksum is in a UDP header, in bytes.
+const udpChecksum = 6
+
+// link is the device's other end as the stack's network interface. It has one reader, which waits in Go's poller, and
+// hands on what is read itself.
+type link struct {
+	f      *os.File
+	fd     int // of f
+	up     stack.NetworkDispatcher
+	reader sync.WaitGroup
+}
+
+// newLink takes a descriptor of its own: the poller hears only of devices that had been made when it was told of them.
+func newLink(tun *os.File) (*link, error) {
+	fd, err := unix.FcntlInt(tun.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("TUN device: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("TUN device: %w", err), unix.Close(fd))
+	}
+	return &link{f: os.NewFile(uintptr(fd), tun.Name()), fd: fd}, nil
+}
+
+// Attach implements stack.LinkEndpoint; nil ends it.
+func (l *link) Attach(up stack.NetworkDispatcher) {
+	if l.up = up; up != nil {
+		l.reader.Go(l.read)
+		return
+	}
+	_ = l.f.SetReadDeadline(time.Now()) // the reader may have ended by itself
+	l.reader.Wait()
+	_ = l.f.Close()
+}
+
+// read hands on packets until the device is gone. What is small goes into a buffer of its size: one byte must not hold the
+// memory of the largest packet.
+func (l *link) read() {
+	up, b := l.up, make([]byte, vnetHeader+MTU)
+	for {
+		n, err := l.f.Read(b)
+		if err != nil {
+			return
+		}
+		if n <= vnetHeader {
+			continue
+		}
+		protocol := protocolOf(b[vnetHeader:n])
+		if unwanted(protocol, b[vnetHeader:n]) {
+			continue
+		}
+		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: gvbuffer.MakeWithData(b[vnetHeader:n])})
+		up.DeliverNetworkPacket(protocol, p)
+		p.DecRef()
+	}
+}
+
+func protocolOf(b []byte) tcpip.NetworkProtocolNumber {
+	switch header.IPVersion(b) {
+	case header.IPv4Version:
+		return header.IPv4ProtocolNumber
+	case header.IPv6Version:
+		return header.IPv6ProtocolNumber
+	}
+	return 0
+}
+
+// unwanted reports whether a packet is kept away from the stack, which would answer by itself: ICMP to others than the
+// gateway, and what has no ordinary header.
+func unwanted(protocol tcpip.NetworkProtocolNumber, b []byte) bool {
+	switch {
+	case protocol == header.IPv4ProtocolNumber && len(b) >= header.IPv4MinimumSize:
+		h := header.IPv4(b)
+		return h.TransportProtocol() == header.ICMPv4ProtocolNumber && address(h.DestinationAddress()) != Gateway4
+	case protocol == header.IPv6ProtocolNumber && len(b) >= header.IPv6MinimumSize:
+		h := header.IPv6(b)
+		// What has extension headers is nothing that an ordinary client sends.
+		next := h.TransportProtocol()
+		return next != header.TCPProtocolNumber && next != header.UDPProtocolNumber && address(h.DestinationAddress()) != Gateway6
+	}
+	return true
+}
+
+// WritePackets implements stack.LinkEndpoint. Each packet is said to have a checksum that is still to be made, which
+// nobody then makes (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+func (l *link) WritePackets(list stack.PacketBufferList) (int, tcpip.Error) {
+	var iovecs [16]unix.Iovec
+	for i, p := range list.AsSlice() {
+		var head [vnetHeader]byte
+		if offset, ok := checksumAt(p); ok {
+			head[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
+			binary.NativeEndian.PutUint16(head[6:], uint16(len(p.NetworkHeader().Slice())))
+			binary.NativeEndian.PutUint16(head[8:], offset)
+		}
+		v := rawfile.AppendIovecFromBytes(iovecs[:0], head[:], len(iovecs))
+		for _, b := range p.AsSlices() {
+			v = rawfile.AppendIovecFromBytes(v, b, len(iovecs))
+		}
+		if errno := rawfile.NonBlockingWriteIovec(l.fd, v); errno != 0 {
+			return i, tcpip.TranslateErrno(errno)
+		}
+	}
+	return list.Len(), nil
+}
+
+// checksumAt is where a packet's transport has its checksum, if the stack leaves it to us.
+func checksumAt(p *stack.PacketBuffer) (offset uint16, ok bool) {
+	switch p.TransportProtocolNumber {
+	case header.TCPProtocolNumber:
+		return header.TCPChecksumOffset, true
+	case header.UDPProtocolNumber:
+		return udpChecksum, true
+	}
+	return 0, false
+}
+
+// Capabilities implements stack.LinkEndpoint.
+func (*link) Capabilities() stack.LinkEndpointCapabilities {
+	return stack.CapabilityRXChecksumOffload | stack.CapabilityTXChecksumOffload
+}
+
+// The rest of stack.LinkEndpoint: there is no link layer.
+
+func (*link) MTU() uint32                             { return MTU }
+func (*link) SetMTU(uint32)                           {}
+func (*link) MaxHeaderLength() uint16                 { return 0 }
+func (*link) LinkAddress() tcpip.LinkAddress          { return "" }
+func (*link) SetLinkAddress(tcpip.LinkAddress)        {}
+func (l *link) IsAttached() bool                      { return l.up != nil }
+func (l *link) Wait()                                 { l.reader.Wait() }
+func (*link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareNone }
+func (*link) AddHeader(*stack.PacketBuffer)           {}
+func (*link) ParseHeader(*stack.PacketBuffer) bool    { return true }
+func (*link) Close()                                  {}
+func (*link) SetOnCloseAction(func())                 {}
