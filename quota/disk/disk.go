@@ -144,11 +144,18 @@ func Choose(all []Support, l Limits, persistent, weaker bool) (Mechanism, error)
 	if weaker {
 		return Watched, nil
 	}
-	e := &UnavailableError{Reasons: reasons}
-	if i := slices.IndexFunc(all, func(s Support) bool { return s.Remedy != "" && !s.Bytes && s.Mechanism != Watched }); i >= 0 {
-		e.Remedy = all[i].Remedy
+	return "", &UnavailableError{Reasons: reasons, Remedy: remedies(all)}
+}
+
+// remedies are what helps any of the mechanisms, and then the word that does without.
+func remedies(all []Support) string {
+	var ways []string
+	for _, s := range all {
+		if s.Remedy != "" && !slices.Contains(ways, s.Remedy) {
+			ways = append(ways, s.Remedy)
+		}
 	}
-	return "", e
+	return strings.Join(ways, "; or ")
 }
 
 // Usage is what a unit holds now. Bytes and inodes that a unit needs for itself, and its ballast, are not counted.

@@ -299,7 +299,7 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	_, err := Choose(none, bytes, true, false)
-	if u, ok := errors.AsType[*UnavailableError](err); !ok || !strings.Contains(err.Error(), "ext4: ext4 reason") || u.Remedy != "project remedy" {
+	if u, ok := errors.AsType[*UnavailableError](err); !ok || !strings.Contains(err.Error(), "ext4: ext4 reason") || !strings.HasPrefix(u.Remedy, "project remedy; or btrfs remedy; or ") {
 		t.Error(err)
 	}
 	for _, l := range []Limits{{}, {Bytes: 1}, {Bytes: quota.GiB, Inodes: count(0)}, {Bytes: quota.GiB, Total: quota.MiB}, {Bytes: -1}} {

@@ -99,12 +99,10 @@ func probeExt4(s *Support, _ string) {
 		s.Reason, s.Remedy = "loop devices are for root only", remedyRoot
 		return
 	}
-	f, err := os.OpenFile(loop.Control, os.O_RDWR, 0)
-	if err != nil {
+	if err := loop.Available(); err != nil {
 		s.Reason, s.Remedy = "no loop devices: "+err.Error(), "load the kernel module loop; in a container, give it the loop devices (--privileged)"
 		return
 	}
-	_ = f.Close()
 	ctx, err := unix.Fsopen("ext4", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		s.Reason, s.Remedy = "the kernel mounts no ext4: "+err.Error(), "a kernel with ext4, and CAP_SYS_ADMIN"

@@ -22,6 +22,24 @@ const (
 	blockSize = 4096
 )
 
+// Available says why no device can be had; nil when one can. It takes none.
+func Available() error {
+	control, err := os.OpenFile(Control, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = control.Close() }()
+	n, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
+	if err != nil {
+		return os.NewSyscallError("LOOP_CTL_GET_FREE", err)
+	}
+	l, err := open(n)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
 // Attach makes a loop device for an image. It goes away when nobody uses it any more. Two devices on one image would
 // destroy it: the caller knows that it has none, and has the store's lock unless nobody else knows the image yet.
 func Attach(image *os.File) (*os.File, error) {
