@@ -31,8 +31,20 @@ func tenThousand(b *testing.B) *box {
 	return box
 }
 
+// countCPU reports the processor's time, which depends less than the clock's on what else the machine does.
+func countCPU(b *testing.B) (stop func()) {
+	used := func() int64 {
+		var u unix.Rusage
+		must(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+		return u.Utime.Nano() + u.Stime.Nano()
+	}
+	began := used()
+	return func() { b.ReportMetric(float64(used()-began)/float64(b.N)/1e6, "cpu-ms/op") }
+}
+
 func BenchmarkChange10k(b *testing.B) {
 	box := tenThousand(b)
+	defer countCPU(b)()
 	for b.Loop() {
 		if c := box.change(); c.Modified != 10_000 {
 			b.Fatal(c.Modified)
@@ -43,6 +55,7 @@ func BenchmarkChange10k(b *testing.B) {
 func benchmarkDiff(b *testing.B, o tree.DiffOptions) {
 	box := tenThousand(b)
 	c := box.change()
+	defer countCPU(b)()
 	for b.Loop() {
 		must(b, box.w.diff(b.Context(), c, io.Discard, o))
 	}

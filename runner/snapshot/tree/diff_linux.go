@@ -28,6 +28,7 @@ const (
 // differ renders entries; each worker has its own.
 type differ struct {
 	now, old []beneath.Cursor // of each layer
+	buf      [2][]byte        // what was read of the old side, and of the new
 	out      bytes.Buffer
 	stats    []unified.File
 	o        DiffOptions
@@ -251,7 +252,7 @@ func (d *differ) header(e *Entry) {
 // str views bytes as a string; nobody writes to them while it is in use.
 func str(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
-// contents returns what a file held or a link said on both sides.
+// contents returns what a file held or a link said on both sides, valid until the next call.
 func (d *differ) contents(e *Entry) (old, now []byte, err error) {
 	if e.Kind == ModeOnly {
 		return nil, nil, nil
@@ -263,7 +264,8 @@ func (d *differ) contents(e *Entry) (old, now []byte, err error) {
 	case Symlink:
 		old = []byte(e.OldLink)
 	case File:
-		if old, err = readAll(&d.old[e.detail.OldRoot], e.detail.OldSource, e.OldSize); err != nil {
+		v := e.detail
+		if old, err = read(v.oldText, &d.old[v.OldRoot], v.OldSource, &d.buf[0], e.OldSize); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -271,14 +273,19 @@ func (d *differ) contents(e *Entry) (old, now []byte, err error) {
 	case Symlink:
 		now = []byte(e.Link)
 	case File:
-		if now, err = readAll(&d.now[e.detail.Root], e.detail.Source, e.Size); err != nil {
+		v := e.detail
+		if now, err = read(v.text, &d.now[v.Root], v.Source, &d.buf[1], e.Size); err != nil {
 			return nil, nil, err
 		}
 	}
 	return old, now, nil
 }
 
-func readAll(at *beneath.Cursor, path string, size int64) ([]byte, error) {
+// read returns a content that is known, or that of a file, in a buffer that grows.
+func read(known []byte, at *beneath.Cursor, path string, buf *[]byte, size int64) ([]byte, error) {
+	if known != nil {
+		return known, nil
+	}
 	dir, name, err := at.Parent(path)
 	if err != nil {
 		return nil, at.Root.Fail("open", path, err)
@@ -288,7 +295,10 @@ func readAll(at *beneath.Cursor, path string, size int64) ([]byte, error) {
 		return nil, at.Root.Fail("open", path, err)
 	}
 	defer unix.Close(fd)
-	data := make([]byte, size)
+	if int64(cap(*buf)) < size {
+		*buf = make([]byte, size)
+	}
+	data := (*buf)[:size]
 	n, err := beneath.ReadFull(fd, data)
 	if err != nil {
 		return nil, at.Root.Fail("read", path, err)

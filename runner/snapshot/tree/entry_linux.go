@@ -19,6 +19,9 @@ const (
 	small = 1 << 20
 	// block is the unit of a content's digest: blocks of zeros are left out of it, holes or not.
 	block = 64 << 10
+	// keepAll is how much of contents a worker keeps for who prints the change: to open a small file once more costs more
+	// than all that is done with it.
+	keepAll = 4 << 20
 	// binaryProbe is how much git looks at to tell text from binary.
 	binaryProbe = 8000
 )
@@ -176,15 +179,17 @@ func (f *found) decideFile(e *Entry, name string, n, o *side) error {
 		return from.Fail("read", e.detail.Source, err)
 	}
 	if e.Kind != "" {
+		e.detail.text = f.keep(data)
 		return nil
 	}
-	equal, err := f.sameFile(e, name, data, o)
+	equal, old, err := f.sameFile(e, name, data, o)
 	if err != nil {
 		return f.old.roots[o.root].Fail("compare", e.detail.OldSource, err)
 	}
 	switch {
 	case !equal:
 		e.Kind = Modified
+		e.detail.text, e.detail.oldText = f.keep(data), f.keep(old)
 	case e.Mode != e.OldMode:
 		e.Kind = ModeOnly
 	default:
@@ -235,33 +240,48 @@ func (f *found) sumLarge(e *Entry, fd int) error {
 
 func isBinary(data []byte) bool { return bytes.IndexByte(data[:min(len(data), binaryProbe)], 0) >= 0 }
 
-// sameFile compares a file with its counterpart in the base: size, then attributes, then content.
-func (f *found) sameFile(e *Entry, name string, data []byte, o *side) (bool, error) {
+// keep copies a content that is in a buffer; nil when there is none, or no room.
+func (f *found) keep(data []byte) []byte {
+	if data == nil || f.kept+len(data) > keepAll {
+		return nil
+	}
+	f.kept += len(data)
+	if f.room == nil || len(data) > cap(f.room)-len(f.room) {
+		f.room = make([]byte, 0, max(block, len(data)))
+	}
+	at := len(f.room)
+	f.room = append(f.room, data...)
+	return f.room[at:len(f.room):len(f.room)]
+}
+
+// sameFile compares a file with its counterpart in the base: size, then attributes, then content. What it read of a small
+// one is returned, too.
+func (f *found) sameFile(e *Entry, name string, data []byte, o *side) (same bool, old []byte, err error) {
 	if e.Size != e.OldSize && e.detail.Xattrs == "" && !beneath.HasUserXattrs(o.dir, name, f.buf2) {
-		return false, nil // without opening it
+		return false, nil, nil // without opening it
 	}
 	fd, err := f.old.roots[o.root].OpenFile(o.dir, name)
 	if beneath.Gone(err) {
-		return false, nil
+		return false, nil, nil
 	}
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	defer unix.Close(fd)
 	attrs, err := f.userXattrs(fd)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	e.Xattrs = attrs != e.detail.Xattrs
 	if e.Xattrs || e.Size != e.OldSize {
-		return false, nil
+		return false, nil, nil
 	}
 	if e.Size > small {
 		sum, err := sumFile(fd, e.OldSize, f.buf2)
-		return sum == e.detail.Sum, err
+		return sum == e.detail.Sum, nil, err
 	}
 	n, err := beneath.ReadFull(fd, f.buf2[:e.OldSize])
-	return err == nil && bytes.Equal(data, f.buf2[:n]), err
+	return err == nil && bytes.Equal(data, f.buf2[:n]), f.buf2[:n], err
 }
 
 // sumFile computes a content's digest without reading holes.

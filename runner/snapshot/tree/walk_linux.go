@@ -32,6 +32,8 @@ type Detail struct {
 	OldRoot   int         // the layer of the old view that holds the old side
 	OldSource string      // and where in it
 	Conflict  string      // reason
+
+	text, oldText []byte // contents that were read anyway, if there was room to keep them
 }
 
 // Source is where the new side lies: a layer of the new view, by its place in it, and a path in the layer.
@@ -158,6 +160,8 @@ type walk struct {
 type found struct {
 	*walk
 	buf, buf2 []byte
+	room      []byte // for contents that are kept
+	kept      int    // how much that is in all, in bytes
 	entries   []Entry
 	conflicts []Conflict
 	orphans   []orphan

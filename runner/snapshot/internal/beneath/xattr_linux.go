@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,11 +32,34 @@ func ListXattrs(fd int, buf []byte) ([]string, error) {
 
 // HasUserXattrs reports, in one call, whether a file may have attributes that IsUserXattr selects.
 func HasUserXattrs(dir int, name string, buf []byte) bool {
-	n, err := unix.Llistxattr(ProcFD(dir)+"/"+name, buf)
+	n, err := listAt(dir, name, buf)
 	if errors.Is(err, unix.ENOTSUP) {
 		return false
 	}
 	return err != nil || bytes.Contains(buf[:n], []byte("user."))
+}
+
+// noListAt is set once the kernel has turned out to be older than 6.13, which brought listxattrat.
+var noListAt atomic.Bool
+
+// listAt is listxattr of a name in an open directory, and follows no link.
+func listAt(dir int, name string, buf []byte) (int, error) {
+	if !noListAt.Load() {
+		path, err := unix.BytePtrFromString(name)
+		if err != nil {
+			return 0, err
+		}
+		n, _, errno := unix.Syscall6(unix.SYS_LISTXATTRAT, uintptr(dir), uintptr(unsafe.Pointer(path)), unix.AT_SYMLINK_NOFOLLOW,
+			uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0)
+		if errno == 0 {
+			return int(n), nil
+		}
+		if errno != unix.ENOSYS && errno != unix.EPERM { // which some seccomp filters answer instead
+			return 0, errno
+		}
+		noListAt.Store(true)
+	}
+	return unix.Llistxattr(ProcFD(dir)+"/"+name, buf)
 }
 
 // GetXattr reads one attribute. Those of the user can be read only where the mode allows reading, also by an open

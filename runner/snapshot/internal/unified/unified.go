@@ -21,6 +21,7 @@ type File struct {
 
 // Count fills in how many lines differ.
 func (f *File) Count(old, now string) {
+	old, now = trim(old, now)
 	if old == "" || now == "" {
 		f.Added, f.Deleted = lines(now), lines(old)
 		return
@@ -29,6 +30,29 @@ func (f *File) Count(old, now string) {
 		f.Deleted += lines(old[edit.Start:edit.End])
 		f.Added += lines(edit.New)
 	}
+}
+
+// trim leaves out the lines that two texts begin and end with: most of a file, as a rule.
+func trim(a, b string) (restA, restB string) {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	if a == b {
+		return "", ""
+	}
+	n = strings.LastIndexByte(a[:n], '\n') + 1
+	a, b = a[n:], b[n:]
+	n = 0
+	for n < min(len(a), len(b)) && a[len(a)-1-n] == b[len(b)-1-n] {
+		n++
+	}
+	end := a[len(a)-n:]
+	if i := strings.IndexByte(end, '\n'); i >= 0 {
+		end = end[i+1:]
+		a, b = a[:len(a)-len(end)], b[:len(b)-len(end)]
+	}
+	return a, b
 }
 
 // WriteStat prints the histogram, scaled to the largest file, and the total.
