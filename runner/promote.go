@@ -179,15 +179,14 @@ func (x *session) moveOthers(ctx context.Context, generation int, stop bool) err
 	return nil
 }
 
-// mayMove refuses when a live feature cannot be moved.
+// mayMove refuses when a live feature cannot be moved, or does not answer: to find out later would be too late for those
+// that were stopped.
 func (s *Supervisor) mayMove(ctx context.Context, f *FeatureRecord, stop bool) error {
 	ctx, cancel := context.WithTimeout(ctx, rebaseTime)
 	defer cancel()
 	var holders []isolation.Holder
 	var err error
 	switch {
-	case stop:
-		return nil
 	case s.session(f.ID) != nil:
 		holders, err = s.Holders(ctx, f.ID)
 	case s.opt.Daemon == nil:
@@ -195,7 +194,7 @@ func (s *Supervisor) mayMove(ctx context.Context, f *FeatureRecord, stop bool) e
 	default:
 		holders, err = s.opt.Daemon.Holders(ctx, f.ID)
 	}
-	if err == nil && len(holders) > 0 {
+	if err == nil && len(holders) > 0 && !stop {
 		e := heldError(f.Name, holders)
 		e.Remedy = "end them, or stop them with --stop"
 		return e

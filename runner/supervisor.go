@@ -75,6 +75,7 @@ type Supervisor struct {
 	mu       sync.Mutex
 	sessions map[string]*session // that live, by feature
 	tasks    map[string]*task    // that have not ended, by id
+	coming   map[string]*task    // that make a session, by feature
 	timings  []Timing            // to be recorded
 	found    GCReport            // what New cleaned up
 }
@@ -109,7 +110,7 @@ func open(ctx context.Context, o Options) (*Supervisor, error) {
 	if err != nil {
 		return nil, stateFailure(err)
 	}
-	s := &Supervisor{opt: o, state: state, dir: state, sessions: map[string]*session{}, tasks: map[string]*task{}}
+	s := &Supervisor{opt: o, state: state, dir: state, sessions: map[string]*session{}, tasks: map[string]*task{}, coming: map[string]*task{}}
 	if err := s.makeDirs(); err != nil {
 		return nil, stateFailure(err)
 	}
@@ -240,7 +241,8 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(context.WithoutCancel(ctx), cleanupTime, fmt.Errorf("no end after %s", cleanupTime))
 }
 
-// Dialer asks the process that holds a feature's lock.
+// Dialer asks the process that holds a feature's lock. One that the feature does not live in has nothing to move and no
+// holders.
 type Dialer interface {
 	// Rebase has a live feature take up what a promote of another one took out of their workspace. The error is an *Error
 	// with CodeHeld when a live process prevents it and stop is false.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/daemon/internal/socket"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -198,9 +200,21 @@ func (c *Client) Import(ctx context.Context, ref string, r io.Reader, o snapshot
 
 type peers string
 
+// with asks who holds a feature. A feature lives only while it is served: one whose lock somebody has for a command of his
+// own, such as a promote or a diff, has nothing to say.
 func (p peers) with(ctx context.Context, id string, do func(context.Context, *Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	conn, err := socket.Dial(featureLink(string(p), id))
+	if errors.Is(err, ErrNotRunning) {
+		return nil
+	}
+	if err == nil {
+		err = conn.Close()
+	}
+	if err != nil {
+		return err
+	}
 	c, err := DialFeature(ctx, string(p), id)
 	if err != nil {
 		return err

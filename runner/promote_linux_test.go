@@ -1,0 +1,182 @@
+package runner_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/native"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// second opens another supervisor on the bench's state and workspace, as another process does.
+func (b *bench) second(t *testing.T, o runner.Options) *bench {
+	t.Helper()
+	engine, err := native.New(native.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.Cgroups, err = quota.Probe(); err != nil {
+		t.Fatal(err)
+	}
+	o.Engine = engine
+	c := *b
+	c.open(t, o)
+	t.Cleanup(func() {
+		if err := errors.Join(c.Close(), engine.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return &c
+}
+
+// A promote that is refused stops nobody, whatever it is refused for.
+func TestRefusedPromoteStopsNobody(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	detach(t, b, "other")
+	run(t, b, steps(b, "f", "echo new > file"))
+	ended := holding(t, b, "other", "echo up; exec sleep 60")
+	refused := func(why, ref string, code string) {
+		t.Helper()
+		_, err := b.Promote(t.Context(), ref, runner.PromoteOptions{Stop: true})
+		if runner.CodeOf(err) != code {
+			t.Errorf("%s: %v", why, err)
+		}
+		select {
+		case r := <-ended:
+			t.Fatalf("%s: the other feature was stopped: %+v", why, r)
+		default:
+		}
+	}
+	run(t, b, steps(b, "forbidden", "mkdir -p .git/hooks && echo x > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit"))
+	refused("a gate", "forbidden", runner.CodeGate)
+
+	// Another feature of the workspace is in the hands of somebody who cannot be asked; it comes after the first.
+	res, _, _ := run(t, b, steps(b, "silent", "true"))
+	l, err := flock.Try(filepath.Join(b.state, "features", res.FeatureID, "lock"), flock.Exclusive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused("a feature that does not answer", "f", runner.CodeHeld)
+	if err := l.Release(); err != nil {
+		t.Fatal(err)
+	}
+
+	b.write(t, "file", "theirs\n")
+	refused("a conflict", "f", runner.CodeConflict)
+	if err := b.Kill(t.Context(), "other", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+}
+
+// idle answers for features that do not live anywhere.
+type idle struct{}
+
+func (idle) Rebase(context.Context, string, int, bool) error { return nil }
+
+func (idle) Holders(context.Context, string) ([]isolation.Holder, error) { return nil, nil }
+
+// Features of several processes that promote into one workspace at the same time do so one after the other; of two that
+// changed the same path the later one is a conflict, and changes nothing.
+func TestPromotesOfTwoProcesses(t *testing.T) {
+	one := newNative(t, runner.Options{Daemon: idle{}})
+	two := one.second(t, runner.Options{Daemon: idle{}})
+	names := []string{"a", "b", "c", "d", "e", "f"}
+	for i, name := range names {
+		run(t, []*bench{one, two}[i%2], steps(one, name, "echo "+name+" > "+name+"; echo "+name+" > file"))
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var won []string
+	for i, name := range names {
+		wg.Go(func() {
+			_, err := []*bench{one, two}[i%2].Promote(t.Context(), name, runner.PromoteOptions{})
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				won = append(won, name)
+			} else if runner.CodeOf(err) != runner.CodeConflict {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(won) != 1 || one.read(t, "file") != won[0]+"\n" || one.read(t, won[0]) != won[0]+"\n" {
+		t.Fatalf("%v promoted, the file holds %q", won, one.read(t, "file"))
+	}
+	left, err := os.ReadDir(one.workspace)
+	if err != nil || len(left) != 2 {
+		t.Fatalf("%v %v", left, err)
+	}
+	// Past the promote, everybody still sees the workspace as it was when he began.
+	for i, name := range names {
+		c, err := []*bench{one, two}[i%2].Change(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var paths []string
+		for _, e := range c.Entries {
+			paths = append(paths, e.Path+" "+string(e.Kind))
+		}
+		want := name + " added,file modified"
+		if name == won[0] {
+			want = ""
+		}
+		if got := strings.Join(paths, ","); got != want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+// A checkpoint of another feature is none of this one's, whatever is asked of it.
+func TestCheckpointOfAnotherFeature(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	run(t, b, steps(b, "f", "echo f > x"))
+	run(t, b, steps(b, "g", "echo g > x"))
+	list, err := b.Checkpoints(t.Context(), "g")
+	if err != nil || len(list) == 0 {
+		t.Fatal(err)
+	}
+	foreign := list[len(list)-1].ID
+	for name, do := range map[string]func() error{
+		"rollback": func() error {
+			_, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: foreign})
+			return err
+		},
+		"paths": func() error {
+			_, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: foreign, Paths: []string{"x"}})
+			return err
+		},
+		"promote": func() error {
+			_, err := b.Promote(t.Context(), "f@"+foreign, runner.PromoteOptions{})
+			return err
+		},
+		"fork": func() error {
+			_, err := b.Fork(t.Context(), "f@"+foreign, "h")
+			return err
+		},
+		"drop": func() error { return b.DropCheckpoints(t.Context(), "f@"+foreign) },
+		"diff": func() error {
+			return b.Diff(t.Context(), "f@"+foreign, os.Stderr, snapshot.DiffOptions{})
+		},
+		"label": func() error { return b.Label(t.Context(), "f@"+foreign, "mine") },
+	} {
+		e := wantError(t, do(), runner.CodeNotFound, runner.ExitRefused)
+		if !strings.Contains(e.Cause, foreign) {
+			t.Errorf("%s: %s", name, e.Cause)
+		}
+	}
+	if got := shown(t, b, "f", "x") + shown(t, b, "g", "x"); got != "fg" {
+		t.Fatal(got)
+	}
+}
