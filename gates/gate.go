@@ -17,8 +17,8 @@ type Gate interface {
 	Name() string
 	// Digest identifies the gate with its configuration: the same digest gives the same answer.
 	Digest() string
-	// Check fills Findings and Checked; the pipeline fills the rest. An error means that the gate could not
-	// do its work, which counts as a failure.
+	// Check fills Findings, Dropped, Measured and Checked; the pipeline fills the rest. An error means that the
+	// gate could not do its work, which counts as a failure; a *Failure says also what to do about it.
 	Check(ctx context.Context, c *Change) (Verdict, error)
 }
 
@@ -26,8 +26,20 @@ type Gate interface {
 type Change struct {
 	Entries []Entry
 	Digest  string
+	// Tree identifies everything that a gate can see through this value, the workspace below included. Without
+	// it no verdict is taken from a cache, nor put into it.
+	Tree string
 	// Open reads the new content of a path, following no link.
 	Open func(path string) (io.ReadCloser, error)
+	// OpenOld reads the content that a path has in the workspace itself, following no link. It may be nil where
+	// no entry was there before.
+	OpenOld func(path string) (io.ReadCloser, error)
+	// Lookup says what is at a path of the workspace itself, following no link in its last element. It may be
+	// nil: then nothing is known to be there.
+	Lookup func(path string) (FileType, bool)
+	// Since lists the entries that differ from the newest state which the gate with this digest has passed. It
+	// may be nil, and ok false where there is no such state: then every entry counts.
+	Since func(gate, digest string) (entries []Entry, ok bool)
 	// Readlink gives the target of a symbolic link of the workspace itself, below the change. It may be
 	// nil: then every path that the change does not name counts as no link.
 	Readlink func(path string) (target string, ok bool)
@@ -104,6 +116,22 @@ func (s Severity) rank() int {
 	return len(severities)
 }
 
+// Phase is when a gate is asked: a phase begins when all gates of the ones before it have answered, and only if none
+// of them blocks.
+type Phase string
+
+// The phases, in their order.
+const (
+	PhasePre    Phase = "pre"    // before anything is read: admission
+	PhaseStatic Phase = "static" // reads
+	PhaseTest   Phase = "test"   // runs tools
+	PhasePost   Phase = "post"   // looks at what those left
+	PhaseDecide Phase = "decide" // a person, or a rule over all verdicts
+)
+
+// Phases lists every phase, in their order.
+func Phases() []Phase { return []Phase{PhasePre, PhaseStatic, PhaseTest, PhasePost, PhaseDecide} }
+
 // Mode is what a gate's failure does.
 type Mode string
 
@@ -129,7 +157,7 @@ func ParseMode(s string) (Mode, error) {
 // Status is a gate's answer.
 type Status string
 
-// The answers. Skipped is that of a gate whose mode is off.
+// The answers. Skipped is that of a gate which was not asked: its mode is off, or what it builds on did not pass.
 const (
 	Pass    Status = "pass"
 	Fail    Status = "fail"
@@ -170,10 +198,21 @@ type Verdict struct {
 	Mode         Mode          `json:"mode"`
 	Findings     []Finding     `json:"findings,omitempty"`
 	Dropped      int           `json:"dropped,omitempty"` // findings counted but not listed
-	Checked      int           `json:"checked"`           // entries that the gate looked at
-	Reason       string        `json:"reason,omitempty"`  // why Status is error
+	Measured     []Measurement `json:"measured,omitempty"`
+	Checked      int           `json:"checked"`          // entries that the gate looked at
+	Reason       string        `json:"reason,omitempty"` // why Status is error, or skipped
+	Remedy       string        `json:"remedy,omitempty"` // what to do about Reason
+	Cached       bool          `json:"cached,omitempty"` // an earlier answer, on the same tree
 	Started      time.Time     `json:"started"`
 	Duration     time.Duration `json:"duration_ns"`
+}
+
+// Measurement is a number that a gate found, with the bound that it was held against.
+type Measurement struct {
+	Name  string  `json:"name"`
+	Unit  string  `json:"unit,omitempty"`
+	Value float64 `json:"value"` // never NaN or infinite in a Verdict: then the gate has failed
+	Limit float64 `json:"limit,omitempty"`
 }
 
 // Evidence is another word for Verdict.

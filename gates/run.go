@@ -4,86 +4,56 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"sync"
+	"math"
+	"slices"
 	"time"
 )
-
-// DefaultTimeout is the time a gate may take where none is configured.
-const DefaultTimeout = time.Minute
-
-// Configured is a gate with what its failure does and the time it may take (0: DefaultTimeout).
-type Configured struct {
-	Gate    Gate
-	Mode    Mode
-	Timeout time.Duration
-}
 
 // ErrTimeout is the cause of a gate's context when its time is over.
 var ErrTimeout = errors.New("the gate ran out of time")
 
-// Run asks every gate about c, several at once, and returns one verdict for each, in their order; a gate whose
-// mode is off is not asked and its verdict says so. A gate that errs, panics, ends too late or looked at
-// nothing gets the status Error. One that ignores its context is not waited for.
+// Failure is why a gate could not do its work, and what to do about it.
+type Failure struct{ Cause, Remedy string }
+
+func (f *Failure) Error() string { return f.Cause }
+
+// Run asks every gate about c, as a Pipeline of them does. Gates that make no pipeline block, all of them, with what is
+// wrong as the reason.
 func Run(ctx context.Context, gs []Configured, c *Change) []Verdict {
-	verdicts := make([]Verdict, len(gs))
-	places := make(chan struct{}, runtime.GOMAXPROCS(0))
-	var wg sync.WaitGroup
-	for i, g := range gs {
-		wg.Go(func() {
-			places <- struct{}{}
-			defer func() { <-places }()
-			verdicts[i] = judge(ctx, g, c)
-		})
+	p, err := New(gs, Options{})
+	if err == nil {
+		return p.Run(ctx, c)
 	}
-	wg.Wait()
+	verdicts := make([]Verdict, len(gs))
+	for i, g := range gs {
+		v := &verdicts[i]
+		v.Mode, v.Started = g.Mode, time.Now()
+		if v.Mode == ModeOff || v.Mode == ModeWarn {
+			v.Mode = ModeBlock // who is wrong cannot be told
+		}
+		if g.Gate != nil {
+			v.Gate, v.GateDigest = g.Gate.Name(), g.Gate.Digest()
+		}
+		if c != nil {
+			v.ChangeDigest = c.Digest
+		}
+		v.fail(err)
+		if e, ok := errors.AsType[*LoadError](err); ok {
+			v.Remedy = e.Remedy
+		}
+	}
 	return verdicts
 }
 
-// judge makes one verdict.
-func judge(ctx context.Context, g Configured, c *Change) Verdict {
-	if g.Gate == nil {
-		return Verdict{Status: Error, Mode: g.Mode, Reason: "there is no such gate", Started: time.Now()}
-	}
-	started := time.Now()
-	v, err := Verdict{}, error(nil)
-	switch {
-	case g.Mode == ModeOff:
-		v.Status = Skipped
-	case c == nil:
-		err = errors.New("there is no change to look at")
-	default:
-		v, err = check(ctx, g, c)
-	}
-	v.Gate, v.GateDigest, v.Mode, v.Started = g.Gate.Name(), g.Gate.Digest(), g.Mode, started
-	v.Duration = time.Since(started)
-	if c != nil {
-		v.ChangeDigest = c.Digest
-	}
-	for _, f := range v.Findings {
-		if f.Severity.rank() > v.Severity.rank() {
-			v.Severity = f.Severity
-		}
-	}
-	switch {
-	case v.Status == Skipped:
-	case err != nil:
-		v.Status, v.Reason = Error, err.Error()
-	case v.Checked == 0 && len(c.Entries) > 0:
-		v.Status, v.Reason = Error, "the gate looked at nothing"
-	case v.Severity.rank() >= SeverityBlock.rank():
-		v.Status = Fail
-	default:
-		v.Status = Pass
-	}
-	return v
-}
-
-// check runs one gate within its time. What a gate writes into a verdict's other fields is overwritten.
-func check(ctx context.Context, g Configured, c *Change) (Verdict, error) {
+// check asks one gate, within its time. What a gate writes into a verdict's other fields is lost.
+func check(ctx context.Context, g Configured, c *Change) (Answer, error) {
 	timeout := g.Timeout
 	if timeout <= 0 {
 		timeout = DefaultTimeout
+	}
+	c, known := shown(g, c)
+	if known && len(c.Entries) == 0 {
+		return Answer{Checked: 1}, nil // nothing has changed since it passed
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 	defer cancel()
@@ -96,7 +66,7 @@ func check(ctx context.Context, g Configured, c *Change) (Verdict, error) {
 		var a answer
 		defer func() {
 			if p := recover(); p != nil {
-				a = answer{err: fmt.Errorf("the gate panicked: %v", p)}
+				a = answer{err: &Failure{fmt.Sprintf("the gate panicked: %v", p), "this is a mistake in the gate: report it with what it was shown; mode warn lets work go on meanwhile"}}
 			}
 			done <- a
 		}()
@@ -107,10 +77,60 @@ func check(ctx context.Context, g Configured, c *Change) (Verdict, error) {
 		if a.err == nil && ctx.Err() != nil {
 			a.err = context.Cause(ctx) // whether it looked at everything is not known
 		}
-		return Verdict{Findings: a.v.Findings, Dropped: a.v.Dropped, Checked: a.v.Checked}, a.err
+		return Answer{Findings: a.v.Findings, Dropped: a.v.Dropped, Measured: a.v.Measured, Checked: a.v.Checked}, late(a.err, g, timeout)
 	case <-ctx.Done():
-		return Verdict{}, context.Cause(ctx)
+		return Answer{}, late(context.Cause(ctx), g, timeout)
 	}
+}
+
+// late says of a timeout how long the time was.
+func late(err error, g Configured, timeout time.Duration) error {
+	if errors.Is(err, ErrTimeout) {
+		return &Failure{fmt.Sprintf("%v (%v)", ErrTimeout, timeout), "raise gates." + g.Gate.Name() + ".timeout, or make the change smaller"}
+	}
+	return err
+}
+
+// shown is what of a change a gate has to see: an incremental one only what is new since it passed.
+func shown(g Configured, c *Change) (_ *Change, known bool) {
+	if !g.Incremental || c.Since == nil {
+		return c, false
+	}
+	entries, ok := c.Since(g.Gate.Name(), g.Gate.Digest())
+	if !ok {
+		return c, false
+	}
+	part := *c
+	part.Entries = entries
+	return &part, true
+}
+
+// capped lowers findings to at most the severity worst.
+func capped(findings []Finding, worst Severity) []Finding {
+	if worst == "" || worst == SeverityBlock {
+		return findings
+	}
+	findings = slices.Clone(findings) // they may lie in a cache
+	for i := range findings {
+		if findings[i].Severity.rank() > worst.rank() {
+			findings[i].Severity = worst
+		}
+	}
+	return findings
+}
+
+// soundness says what is wrong with an answer that looks like one.
+func (v *Verdict) soundness(something bool) error {
+	if v.Checked <= 0 && something {
+		return &Failure{"the gate looked at nothing", "say in the profile what it has to look at, or switch it off by name"}
+	}
+	for _, m := range v.Measured {
+		if math.IsNaN(m.Value) || math.IsInf(m.Value, 0) || math.IsNaN(m.Limit) || math.IsInf(m.Limit, 0) {
+			v.Measured = nil // JSON has no way to write it
+			return &Failure{fmt.Sprintf("%s is %v of %v, which is no number", m.Name, m.Value, m.Limit), "look at what is measured, and at its limit"}
+		}
+	}
+	return nil
 }
 
 // Blocked says whether the verdicts forbid to promote: a gate that blocks or is mandatory (or whose mode is

@@ -1,0 +1,222 @@
+package gates
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+func passes() func(context.Context, *Change) (Verdict, error) { return answer(Verdict{Checked: 1}, nil) }
+func blocks() func(context.Context, *Change) (Verdict, error) {
+	return answer(Verdict{Checked: 1, Findings: []Finding{{Rule: "r", Severity: SeverityBlock}}}, nil)
+}
+
+func TestLoad(t *testing.T) {
+	g := func(name string, p Phase, needs ...string) Configured {
+		return Configured{Gate: fake{name, passes()}, Mode: ModeBlock, Phase: p, Needs: needs}
+	}
+	for want, gs := range map[string][]Configured{
+		"":                    {g("a", ""), g("b", "", "a"), g("c", PhaseTest, "a", "b"), g("d", PhaseDecide)},
+		`a needs "nobody"`:    {g("a", "", "nobody")},
+		"circle: a → a":       {g("a", "", "a")},
+		"circle: b → c → b":   {g("a", "", "b"), g("b", "", "c"), g("c", "", "b")},
+		"is asked later":      {g("a", PhasePre, "b"), g("b", PhaseStatic)},
+		"unknown phase":       {g("a", "later")},
+		"a is there twice":    {g("a", ""), g("a", "")},
+		"no such gate":        {{Mode: ModeBlock}},
+		`severity "terrible"`: {{Gate: fake{"a", passes()}, Severity: "terrible"}},
+		`severity "off"`:      {{Gate: fake{"a", passes()}, Severity: SeverityOff}},
+	} {
+		_, err := New(gs, Options{})
+		var load *LoadError
+		if want == "" && err != nil || want != "" && (!errors.As(err, &load) || !strings.Contains(err.Error(), want) || load.Remedy == "") {
+			t.Errorf("want %q: %v", want, err)
+		}
+		if want != "" {
+			for _, v := range Run(t.Context(), gs, &Change{}) {
+				if v.Status != Error || v.accepts() || v.Remedy == "" {
+					t.Errorf("%s: %+v", want, v)
+				}
+			}
+		}
+	}
+}
+
+// A gate is asked after those that it needs, and never when one of them blocks; a phase only after the ones before.
+func TestOrder(t *testing.T) {
+	var mu sync.Mutex
+	var asked []string
+	g := func(name string, p Phase, m Mode, check func(context.Context, *Change) (Verdict, error), needs ...string) Configured {
+		return Configured{Mode: m, Phase: p, Needs: needs, Gate: fake{name, func(ctx context.Context, c *Change) (Verdict, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, name)
+			return check(ctx, c)
+		}}}
+	}
+	p, err := New([]Configured{
+		g("last", PhaseDecide, ModeBlock, passes()),
+		g("c", "", ModeBlock, passes(), "b"),
+		g("b", "", ModeBlock, passes(), "a", "w"),
+		g("w", "", ModeWarn, blocks()),
+		g("off", "", ModeOff, blocks()),
+		g("a", "", ModeBlock, passes(), "first", "off"),
+		g("first", PhasePre, ModeBlock, passes()),
+		g("test", PhaseTest, ModeBlock, blocks()),
+		g("post", PhasePost, ModeWarn, passes()),
+	}, Options{Parallel: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	vs := p.Run(t.Context(), &Change{Entries: []Entry{{Path: "x"}}})
+	before := func(a, b string) {
+		if i, j := slices.Index(asked, a), slices.Index(asked, b); i < 0 || j < 0 || i > j {
+			t.Errorf("%s before %s: %v", a, b, asked)
+		}
+	}
+	before("first", "a")
+	before("a", "b")
+	before("w", "b")
+	before("b", "c")
+	before("c", "test")
+	if len(asked) != 6 {
+		t.Errorf("asked %v", asked)
+	}
+	for i, name := range []string{0: "last", 8: "post"} {
+		if name == "" {
+			continue
+		}
+		if v := vs[i]; v.Gate != name || v.Status != Skipped || !strings.Contains(v.Reason, "gate test of phase test") || v.Remedy == "" {
+			t.Errorf("%+v", v)
+		}
+	}
+	if vs[0].accepts() {
+		t.Error("a gate that was not asked accepts")
+	}
+}
+
+func TestNeedsThatFail(t *testing.T) {
+	vs := Run(t.Context(), []Configured{
+		{Mode: ModeBlock, Gate: fake{"b", passes()}, Needs: []string{"a"}},
+		{Mode: ModeBlock, Gate: fake{"a", blocks()}},
+	}, &Change{Entries: []Entry{{Path: "x"}}})
+	if vs[0].Status != Skipped || !strings.Contains(vs[0].Reason, "needs the gate a") || vs[1].Status != Fail {
+		t.Errorf("%+v", vs)
+	}
+}
+
+func TestParallelIsBounded(t *testing.T) {
+	var now, most atomic.Int32
+	var gs []Configured
+	for i := range 12 {
+		gs = append(gs, Configured{Mode: ModeBlock, Gate: fake{fmt.Sprint(i), func(context.Context, *Change) (Verdict, error) {
+			n := now.Add(1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			now.Add(-1)
+			return Verdict{Checked: 1}, nil
+		}}})
+	}
+	p, err := New(gs, Options{Parallel: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if vs := p.Run(t.Context(), &Change{}); Blocked(vs) || most.Load() > 3 {
+		t.Errorf("%d at once, %+v", most.Load(), vs)
+	}
+}
+
+func TestCache(t *testing.T) {
+	asked := 0
+	result := blocks()
+	g := Configured{Mode: ModeWarn, Gate: fake{"g", func(ctx context.Context, c *Change) (Verdict, error) { asked++; return result(ctx, c) }}}
+	cache := &MemoryCache{Size: 2}
+	ask := func(c *Change, image string) Verdict {
+		p, err := New([]Configured{g}, Options{Cache: cache, Image: image})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Run(t.Context(), c)[0]
+	}
+	entries := []Entry{{Path: "x"}}
+	for i, c := range []struct {
+		tree, image string
+		mode        Mode
+		asked       int
+	}{
+		{"1", "", ModeWarn, 1}, {"1", "", ModeBlock, 1}, {"2", "", ModeBlock, 2}, {"2", "i", ModeBlock, 3},
+		{"1", "", ModeBlock, 4}, // the oldest went
+		{"", "", ModeBlock, 5}, {"", "", ModeBlock, 6},
+	} {
+		g.Mode = c.mode
+		was := asked
+		v := ask(&Change{Entries: entries, Digest: "d", Tree: c.tree}, c.image)
+		if asked != c.asked || v.Status != Fail || v.Mode != c.mode || v.Cached != (asked == was) || v.ChangeDigest != "d" || len(v.Findings) != 1 {
+			t.Errorf("%d: asked %d: %+v", i, asked, v)
+		}
+	}
+	result = answer(Verdict{}, errors.New("broken"))
+	for range 2 {
+		if v := ask(&Change{Entries: entries, Tree: "3"}, ""); v.Status != Error || v.Cached {
+			t.Errorf("an error was kept: %+v", v)
+		}
+	}
+	if asked != 8 {
+		t.Errorf("asked %d", asked)
+	}
+}
+
+func TestIncremental(t *testing.T) {
+	var seen []string
+	g := Configured{Mode: ModeBlock, Gate: fake{"g", func(_ context.Context, c *Change) (Verdict, error) {
+		for _, e := range c.Entries {
+			seen = append(seen, e.Path)
+		}
+		return Verdict{Checked: len(c.Entries)}, nil
+	}}}
+	known, recent := true, []Entry{{Path: "b"}}
+	c := &Change{Entries: []Entry{{Path: "a"}, {Path: "b"}}, Since: func(gate, digest string) ([]Entry, bool) {
+		if gate != "g" || digest != "digest of g" {
+			t.Errorf("%s %s", gate, digest)
+		}
+		return recent, known
+	}}
+	ask := func(want string) {
+		t.Helper()
+		seen = nil
+		if v := Run(t.Context(), []Configured{g}, c)[0]; v.Status != Pass || strings.Join(seen, " ") != want {
+			t.Errorf("%v, %+v", seen, v)
+		}
+	}
+	ask("a b")
+	g.Incremental = true
+	ask("b")
+	recent = nil
+	ask("")
+	known = false
+	ask("a b")
+}
+
+func TestMeasurements(t *testing.T) {
+	for _, m := range []Measurement{{Name: "n", Value: math.NaN()}, {Name: "n", Value: math.Inf(1)}, {Name: "n", Limit: math.NaN()}, {Name: "n", Limit: math.Inf(-1)}} {
+		v := Run(t.Context(), []Configured{{Mode: ModeBlock, Gate: fake{"g", answer(Verdict{Checked: 1, Measured: []Measurement{m}}, nil)}}}, &Change{})[0]
+		if v.Status != Error || v.Remedy == "" || !strings.Contains(v.Reason, "no number") {
+			t.Errorf("%v: %+v", m, v)
+		}
+	}
+}
+
+func TestSeverityIsCapped(t *testing.T) {
+	for worst, want := range map[Severity]Status{"": Fail, SeverityBlock: Fail, SeverityWarn: Pass, SeverityInfo: Pass} {
+		v := Run(t.Context(), []Configured{{Mode: ModeBlock, Severity: worst, Gate: fake{"g", blocks()}}}, &Change{Entries: []Entry{{Path: "x"}}})[0]
+		if v.Status != want || len(v.Findings) != 1 || worst != "" && v.Severity != worst {
+			t.Errorf("%q: %+v", worst, v)
+		}
+	}
+}
