@@ -43,7 +43,8 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	t := &task{session: &session{s: s}, owner: true, req: r, ready: make(chan struct{}), over: make(chan struct{}), ended: make(chan struct{})}
+	t := &task{session: &session{s: s}, owner: true, req: r, ready: make(chan struct{}), came: make(chan struct{}),
+		over: make(chan struct{}), ended: make(chan struct{})}
 	if err := typed(s.enforceable(ctx, r, t), "admitting the task"); err != nil {
 		return nil, err
 	}

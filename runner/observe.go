@@ -62,7 +62,7 @@ func (s *Supervisor) Stats(ctx context.Context, features []string) ([]Stats, err
 		return nil, err
 	}
 	if len(features) == 0 {
-		features = s.Live()
+		features = slices.DeleteFunc(s.Live(), func(id string) bool { return s.session(id) == nil })
 	}
 	list := []Stats{}
 	for _, ref := range features {

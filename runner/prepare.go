@@ -56,6 +56,7 @@ func (t *task) prepare(ctx context.Context) (err error) {
 	t.steps.Sandbox, t.steps.Group = t.live.Sandbox(), t.group
 	t.res.Layers = &Layering{Driver: t.feature.Driver, Reason: t.copies}
 	t.enter(t)
+	t.arrive(nil)
 	return nil
 }
 

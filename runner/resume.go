@@ -97,8 +97,7 @@ func (s *Supervisor) resume(ctx context.Context, ref string, o *ResumeOptions) (
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	t.rooting.Go(t.makeRoot)
 	if err := t.submit(t.ctx); err != nil {
-		t.cancel(nil)
-		return nil, errors.Join(err, t.release())
+		return nil, t.abandon(err)
 	}
 	s.remember(t)
 	return t, nil

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,11 +44,18 @@ func (s *Supervisor) begin(ctx context.Context, r *Request) (*task, error) {
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	t.rooting.Go(t.makeRoot)                // needs nothing of what follows
 	if err := t.submit(t.ctx); err != nil { // the feature's lock, a record in the journal
-		t.cancel(nil)
-		return nil, errors.Join(err, t.release())
+		return nil, t.abandon(err)
 	}
 	s.remember(t)
 	return t, nil
+}
+
+// abandon gives up a task that could not be submitted.
+func (t *task) abandon(err error) error {
+	t.cancel(nil)
+	err = errors.Join(err, t.release())
+	t.arrive(err)
+	return err
 }
 
 // life is the rest of a task's: each line is a method of that name.
@@ -71,6 +79,7 @@ func (t *task) life() (*Result, error) {
 	}
 	err = errors.Join(t.finish(t.ctx, err), t.release()) // nothing stays but the record, the change, and what is to stay alive
 	unforward()
+	t.arrive(cmp.Or(err, errors.New(cmp.Or(t.res.Cause, "it has ended"))))
 	t.answer, t.failure = t.result(err), errors.Join(err, t.flush(t.ctx))
 	return t.answer, t.failure
 }
@@ -86,6 +95,8 @@ type task struct {
 	cancel context.CancelCauseFunc
 	ready  chan struct{} // closed when there is a sandbox, or when there is no place for one yet
 	told   sync.Once     // of ready
+	came   chan struct{} // closed when its session is there, or will not be: for lost
+	lost   error
 	over   chan struct{} // closed when nothing more will be run
 	ended  chan struct{} // closed at the end, with answer and failure
 
@@ -228,6 +239,11 @@ func (e errSignal) Error() string { return "cancelled by signal: " + e.sig.Strin
 // errInterrupted is why no further step is run.
 var errInterrupted = errors.New("a signal asked the step before to end")
 
+// fatal reports whether a signal asks a program to end.
+func fatal(sig os.Signal) bool {
+	return sig == syscall.SIGINT || sig == syscall.SIGTERM || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
+}
+
 // forward passes the caller's signals on to the running step. One that asks for an end cancels the task when there is
 // no step to ask, and when it is not the first.
 func (t *task) forward() (stop func()) {
@@ -250,8 +266,7 @@ func (t *task) forward() (stop func()) {
 				if end {
 					asked++
 				}
-				fatal := end || sig == syscall.SIGHUP || sig == syscall.SIGQUIT
-				if asked > 1 && end || !t.signal(sig) && fatal {
+				if asked > 1 && end || !t.signal(sig) && fatal(sig) {
 					t.cancel(errSignal{sig})
 				}
 			}

@@ -94,9 +94,11 @@ func (s *Supervisor) earlier(ctx context.Context, id string) (*Running, error) {
 	return &Running{s: s, id: id, name: f.Name, featureID: t.FeatureID}, err
 }
 
-// Exec runs a task in a live feature of this process. CodeNotLive.
+// Exec runs a task in a live feature of this process; in one that is still being prepared, as soon as it lives. CodeNotLive.
 func (s *Supervisor) Exec(ctx context.Context, feature string, r Request) (*Result, error) {
-	x, err := s.alive(ctx, feature)
+	waiting, stop := untilSignal(ctx, r.Signals) // there is no command yet that could get one
+	x, err := s.alive(waiting, feature)
+	stop()
 	if err != nil {
 		return nil, err
 	}
@@ -107,13 +109,39 @@ func (s *Supervisor) Exec(ctx context.Context, feature string, r Request) (*Resu
 	return s.Run(ctx, r)
 }
 
+// untilSignal is a context that ends also with a signal that asks for an end, until stop.
+func untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case sig, ok := <-signals:
+				if !ok {
+					signals = nil
+				} else if fatal(sig) {
+					cancel(errSignal{sig})
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil); <-done }
+}
+
 // alive finds a live feature of this process.
 func (s *Supervisor) alive(ctx context.Context, ref string) (*session, error) {
 	f, err := s.opt.Journal.Feature(ctx, ref)
 	if err != nil {
 		return nil, explain(err, "feature", ref)
 	}
-	x := s.session(f.ID)
+	coming := s.expected(f.ID)
+	x, err := s.await(ctx, f.ID)
+	if err != nil {
+		return nil, err
+	}
 	if x != nil && x.sandbox() != nil && x.sandbox().Closed(ctx) { // it failed, and was ended: the state is safe
 		if err := x.shutDown(ctx, StopOptions{Seal: true}); err != nil {
 			return nil, err
@@ -123,7 +151,11 @@ func (s *Supervisor) alive(ctx context.Context, ref string) (*session, error) {
 	if x != nil {
 		return x, nil
 	}
-	return nil, refuse(CodeNotLive, "caisson run -d --feature "+f.Name, "the feature %s is not live", f.Name)
+	why := ""
+	if coming != nil && coming.lost != nil {
+		why = ": " + coming.lost.Error()
+	}
+	return nil, refuse(CodeNotLive, "caisson run -d --feature "+f.Name, "the feature %s is not live%s", f.Name, why)
 }
 
 // Wait waits for a task's end: ref is its id, or a feature, whose newest it is then.
@@ -169,6 +201,46 @@ func (s *Supervisor) waitForOther(ctx context.Context, id string) error {
 	return l.Release()
 }
 
+// expect says that a task is about to make a feature's session. Its caller holds the feature's lock.
+func (s *Supervisor) expect(t *task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coming[t.feature.ID] = t
+}
+
+// arrive tells who waits for the session of a task that it is there, or with an error that it will not be. Only the first
+// word counts.
+func (t *task) arrive(err error) {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	if t.s.coming[t.feature.ID] == t {
+		delete(t.s.coming, t.feature.ID)
+		t.lost = err
+		close(t.came)
+	}
+}
+
+// expected is the task that makes a feature's session just now, or nil.
+func (s *Supervisor) expected(featureID string) *task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.coming[featureID]
+}
+
+// await is the session of a feature in this process, or nil; one that is being made is waited for.
+func (s *Supervisor) await(ctx context.Context, featureID string) (*session, error) {
+	t := s.expected(featureID)
+	if t == nil {
+		return s.session(featureID), nil
+	}
+	select {
+	case <-t.came:
+	case <-ctx.Done():
+		return nil, &Error{Code: CodeCancelled, Cause: "nobody waits for " + t.feature.Name + " any more", Exit: ExitCanceled, Err: context.Cause(ctx)}
+	}
+	return s.session(featureID), nil
+}
+
 // remember makes a task known until its end.
 func (s *Supervisor) remember(t *task) {
 	s.mu.Lock()
@@ -211,17 +283,32 @@ func (s *Supervisor) taskOf(ctx context.Context, ref string) (TaskRecord, error)
 // errStopped is why the tasks of a feature were cancelled.
 var errStopped = errors.New("the feature was stopped")
 
-// Stop ends live features of this process; they stay. It goes on after an error.
+// Stop ends live features of this process, and those that are being prepared; they stay. It goes on after an error.
 func (s *Supervisor) Stop(ctx context.Context, features []string, o StopOptions) error {
 	var errs []error
 	for _, ref := range features {
-		x, err := s.alive(ctx, ref)
-		if err == nil {
-			err = typed(x.shutDown(ctx, o), "stopping "+ref)
-		}
-		errs = append(errs, err)
+		errs = append(errs, s.stop(ctx, ref, o))
 	}
 	return errors.Join(errs...)
+}
+
+// stop ends one. What is only about to live is given up.
+func (s *Supervisor) stop(ctx context.Context, ref string, o StopOptions) error {
+	f, err := s.opt.Journal.Feature(ctx, ref)
+	if err != nil {
+		return explain(err, "feature", ref)
+	}
+	if t := s.expected(f.ID); t != nil {
+		t.cancel(errStopped)
+		if x, err := s.await(ctx, f.ID); x == nil {
+			return err
+		}
+	}
+	x, err := s.alive(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return typed(x.shutDown(ctx, o), "stopping "+ref)
 }
 
 // shutDown asks what runs to end, ends it, seals the last state, and lets the feature go.
@@ -281,6 +368,10 @@ func (s *Supervisor) Kill(ctx context.Context, ref string, sig syscall.Signal) e
 	t, err := s.taskOf(ctx, ref)
 	if err != nil {
 		return err
+	}
+	if run := s.expected(t.FeatureID); run != nil && run.res.TaskID == t.ID {
+		run.cancel(errSignal{sig}) // nothing of it runs yet that could get it
+		return nil
 	}
 	x := s.session(t.FeatureID)
 	if x == nil {

@@ -69,13 +69,19 @@ const (
 )
 
 // use opens a feature for do: the live one of this process, else what lies on disk under its lock. CodeBusy when another
-// process has it.
+// process has it. Who writes waits for one that is being prepared here.
 func (s *Supervisor) use(ctx context.Context, ref string, a access, do func(*session) error) error {
 	f, err := s.opt.Journal.Feature(ctx, ref)
 	if err != nil {
 		return explain(err, "feature", ref)
 	}
-	if x := s.session(f.ID); x != nil {
+	x := s.session(f.ID)
+	if a != reading {
+		if x, err = s.await(ctx, f.ID); err != nil {
+			return err
+		}
+	}
+	if x != nil {
 		if used, err := x.used(a, do); used {
 			return err
 		}
@@ -88,7 +94,7 @@ func (s *Supervisor) use(ctx context.Context, ref string, a access, do func(*ses
 	if err != nil {
 		return err
 	}
-	x := &session{s: s, feature: f, dir: s.featureDir(f.ID), lock: l}
+	x = &session{s: s, feature: f, dir: s.featureDir(f.ID), lock: l}
 	err = x.open(ctx, a)
 	if err == nil {
 		err = do(x)
@@ -128,7 +134,7 @@ func (s *Supervisor) register(x *session, on bool) {
 	}
 }
 
-// Live lists the ids of the features that are live in this process, sorted.
+// Live lists the ids of the features that are live in this process or being prepared, sorted.
 func (s *Supervisor) Live() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,8 +142,11 @@ func (s *Supervisor) Live() []string {
 	for id := range s.sessions {
 		ids = append(ids, id)
 	}
+	for id := range s.coming {
+		ids = append(ids, id)
+	}
 	slices.Sort(ids)
-	return ids
+	return slices.Compact(ids)
 }
 
 // start makes the cgroup and the sandbox of a session whose layers are there.

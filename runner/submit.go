@@ -75,7 +75,7 @@ func (s *Supervisor) find(ctx context.Context, t *task) error {
 		if err := s.findDisk(ctx, t); err != nil {
 			return err
 		}
-	} else if err := t.join(); err != nil {
+	} else if err := t.join(ctx); err != nil {
 		return err
 	}
 	if t.feature.Mechanism == string(disk.Watched) {
@@ -88,11 +88,11 @@ func (s *Supervisor) find(ctx context.Context, t *task) error {
 	return nil
 }
 
-// join makes a task of a feature that lives in this process one more of its session's.
-func (t *task) join() error {
-	x := t.s.session(t.feature.ID)
+// join makes a task of a feature that lives in this process, or is about to, one more of its session's.
+func (t *task) join(ctx context.Context) error {
+	x, err := t.s.await(ctx, t.feature.ID)
 	if x == nil {
-		return nil
+		return err
 	}
 	if x.policy.Digest != t.req.Profile.Digest {
 		return refuse(CodeConfiguration, "caisson stop "+x.feature.Name+", or use the profile that it lives under",
@@ -119,6 +119,9 @@ func (t *task) submit(ctx context.Context) (err error) {
 	}
 	if t.slot, err = s.slots.Try(); err != nil {
 		return errors.Join(stateFailure(err), t.unsubmit(ctx))
+	}
+	if t.owner { // before anybody can know of it
+		s.expect(t)
 	}
 	if t.resumed != nil {
 		err = t.again(ctx)

@@ -162,12 +162,12 @@ var start = define("start", func(_ context.Context, s *Server, a *wireRequest) (
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
+	r.Progress = func(at runner.Progress) { s.register(at.TaskID, x) } // from its first state on: somebody may attach at once
 	running, err := s.opt.Supervisor.Start(s.life, *r)
 	if err != nil {
 		s.finish(x, nil, err)
 		return nil, err
 	}
-	s.register(running.Task(), x)
 	go func() {
 		result, err := running.Wait(s.life)
 		s.finish(x, result, err)
