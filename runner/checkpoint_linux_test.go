@@ -801,9 +801,10 @@ func TestAfterAReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	sealed, err := filepath.Glob(filepath.Join(u.Dir(), "layers/*/w/x"))
-	if err != nil || len(sealed) != 2 {
+	if err != nil || len(sealed) < 2 {
 		t.Fatal(sealed, err)
 	}
+	sealed = sealed[len(sealed)-2:] // before them there is, of copies, the current one
 	if err := errors.Join(os.WriteFile(sealed[0], nil, 0o644), u.Close(), os.WriteFile(filepath.Join(dir, "boot"), []byte("another\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}

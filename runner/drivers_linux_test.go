@@ -15,15 +15,16 @@ import (
 // driver is what the benches' profiles say. Tests that are not about a driver hold for each: TestCopies.
 var driver = "auto"
 
-// What a user sees of checkpoints is the same where layers are copies.
+// What a user sees of checkpoints is the same where layers are copies; only what others do to the workspace does not show, which
+// the tests of resume rest on.
 func TestCopies(t *testing.T) {
 	driver = snapshot.DriverCopy
 	defer func() { driver = "auto" }()
 	for name, test := range map[string]func(*testing.T){
 		"checkpoints of a task": TestCheckpointsOfATask, "rollback": TestRollback, "foreign checkpoint": TestForeignCheckpoint,
 		"fork": TestForkHasItsOwnLife, "detached": TestDetached, "under a holder": TestCheckpointUnderAHolder,
-		"rollback while live": TestRollbackOfALiveFeature, "resume": TestResume, "resume asks": TestResumeAsks,
-		"automatic": TestAutomaticCheckpoints, "copy": TestCopy, "copy planted link": TestCopyPlantedLink, "repair": TestRepair,
+		"rollback while live": TestRollbackOfALiveFeature,
+		"automatic":           TestAutomaticCheckpoints, "copy": TestCopy, "copy planted link": TestCopyPlantedLink, "repair": TestRepair,
 		"retention": TestRetention, "retention while live": TestRetentionOfALiveFeature, "reboot": TestAfterAReboot,
 		"disk": TestDiskVerdicts, "promote": TestPromoteAtTheEnd, "gate": TestGateRefuses, "conflict": TestConflict,
 		"two features": TestTwoFeaturesOnOneWorkspace, "outside": TestChangeStaysOutside, "growth": TestNoGrowth,

@@ -15,7 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/isolation"
 )
 
-// detachedUnit makes an ext4 on a loop device, attached nowhere, and returns a directory of it as W4's disk units do.
+// detachedUnit makes an ext4 on a loop device, attached nowhere, and returns a directory of it, as disk units are.
 func detachedUnit(t *testing.T) string {
 	t.Helper()
 	testenv.Need(t, "root", needRoot())

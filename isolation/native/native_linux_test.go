@@ -13,6 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/seccomp"
@@ -194,6 +197,27 @@ func TestStartAgain(t *testing.T) {
 		if err := b.Close(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestManyMaps: the namespaces of features that have gone are not kept for ever.
+func TestManyMaps(t *testing.T) {
+	testenv.Need(t, "root", needRoot())
+	e := testEngine(t)
+	for i := range keptMaps + 10 {
+		m := []specs.LinuxIDMapping{{ContainerID: 0, HostID: uint32(probeBase + i*probeRange), Size: probeRange}}
+		var now immediate
+		tree, err := now.call("open_tree", unix.SYS_OPEN_TREE, unix.AT_FDCWD, t.TempDir(), unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		if err == nil {
+			err = e.idmap(tree, "tree", m, m)
+		}
+		now.close()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(e.maps.ns); n != keptMaps || len(e.maps.keys) != n {
+		t.Errorf("%d namespaces, want %d", n, keptMaps)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -207,17 +208,30 @@ func writeFile(name, data string) error {
 	return nil
 }
 
-// mapKeeper holds the user namespaces that idmapped mounts refer to, one per pair of maps.
+// mapKeeper holds the user namespaces that idmapped mounts refer to, one per pair of maps: the last keptMaps of them, because
+// every feature has its own. A mount keeps what it refers to by itself.
 type mapKeeper struct {
-	mu sync.Mutex
-	ns map[string]int
+	mu   sync.Mutex
+	ns   map[string]int
+	keys []string // oldest first
 }
 
-// userns returns a namespace with these maps, made by a child that only waits until it may end.
+const keptMaps = 32
+
+// keep takes a namespace over.
+func (k *mapKeeper) keep(key string, fd int) {
+	if len(k.keys) == keptMaps {
+		_ = unix.Close(k.ns[k.keys[0]])
+		delete(k.ns, k.keys[0])
+		k.keys = slices.Delete(k.keys, 0, 1)
+	}
+	k.ns[key], k.keys = fd, append(k.keys, key)
+}
+
+// mountUserns returns a namespace with these maps, made by a child that only waits until it may end. It is good while the
+// caller holds the keeper's lock.
 func (e *Engine) mountUserns(uid, gid []specs.LinuxIDMapping) (int, error) {
 	key := formatMap(uid) + "/" + formatMap(gid)
-	e.maps.mu.Lock()
-	defer e.maps.mu.Unlock()
 	if fd, ok := e.maps.ns[key]; ok {
 		return fd, nil
 	}
@@ -253,7 +267,7 @@ func (e *Engine) mountUserns(uid, gid []specs.LinuxIDMapping) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("user namespace for an idmapped mount: %w", err)
 	}
-	e.maps.ns[key] = fd
+	e.maps.keep(key, fd)
 	return fd, nil
 }
 
@@ -264,10 +278,13 @@ func (k *mapKeeper) close() {
 		_ = unix.Close(fd)
 		delete(k.ns, key)
 	}
+	k.keys = nil
 }
 
 // idmap applies maps to a detached tree.
 func (e *Engine) idmap(tree any, name string, uid, gid []specs.LinuxIDMapping) error {
+	e.maps.mu.Lock()
+	defer e.maps.mu.Unlock()
 	ns, err := e.mountUserns(uid, gid)
 	if err != nil {
 		return err
