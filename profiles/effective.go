@@ -137,17 +137,6 @@ func (p *Profile) IDs() (uid, gid uint32) {
 	return uid, gid
 }
 
-// Unsupported returns an *isolation.UnsupportedError for what the policy asks and this version cannot enforce. A network
-// rule cannot be waived, because without its gateway it would mean the host's network.
-func (e *Effective) Unsupported() error {
-	if e.Network.Mode == "none" {
-		return nil
-	}
-	return &isolation.UnsupportedError{Control: isolation.ControlNetworkRules,
-		Reason: fmt.Sprintf("network %s (%s): this version has no egress gateway", e.Network.Mode, e.Origins["network.mode"]),
-		Remedy: "--network none"}
-}
-
 // Vars returns the variables that pass_env and env give to a command, env winning; host is the caller's environment.
 func (p *Profile) Vars(host []string) map[string]string {
 	vars := map[string]string{}

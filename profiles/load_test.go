@@ -81,9 +81,6 @@ func TestDefault(t *testing.T) {
 	if uid, gid := e.IDs(); uid != 1000 || gid != 1000 {
 		t.Errorf("ids %d:%d", uid, gid)
 	}
-	if err := e.Unsupported(); err != nil {
-		t.Errorf("the default asks for what there is not: %v", err)
-	}
 }
 
 func TestBuiltins(t *testing.T) {
@@ -103,11 +100,6 @@ func TestBuiltins(t *testing.T) {
 	}
 	if !slices.Contains(strict.Controls.Required, isolation.ControlUserNS) {
 		t.Error("strict does without user namespaces")
-	}
-	for _, e := range []*Effective{base, build, strict} {
-		if err := e.Unsupported(); err != nil {
-			t.Errorf("%s: %v", e.Name, err)
-		}
 	}
 }
 
@@ -414,23 +406,6 @@ func TestDefaultDirsAndSplitRef(t *testing.T) {
 	for ref, want := range map[string]string{"a": "a|", "./a": "|./a", "a.yaml": "|a.yaml", "/x/y": "|/x/y", "a.b": "a.b|"} {
 		if name, file := SplitRef(ref); name+"|"+file != want {
 			t.Errorf("%s: %q %q", ref, name, file)
-		}
-	}
-}
-
-func TestUnsupported(t *testing.T) {
-	for _, c := range []struct {
-		flags map[string][]string
-		want  isolation.Control
-	}{
-		{map[string][]string{"network": {"open"}}, isolation.ControlNetworkRules},
-		{map[string][]string{"network": {"allow"}, "allow-weaker": {"network_rules"}}, isolation.ControlNetworkRules},
-		{map[string][]string{"disk": {"1g"}, "inodes": {"1000"}}, ""},
-	} {
-		err := load(t, LoadOptions{Flags: c.flags}).Unsupported()
-		var u *isolation.UnsupportedError
-		if errors.As(err, &u); c.want == "" && err != nil || c.want != "" && (u == nil || u.Control != c.want || u.Remedy == "") {
-			t.Errorf("%v: %v", c.flags, err)
 		}
 	}
 }

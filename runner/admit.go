@@ -140,14 +140,9 @@ func checkPromote(kind, patchFile string) error {
 // enforceable refuses what this host or this version cannot enforce, and notes what is missing because it was waived.
 func (s *Supervisor) enforceable(ctx context.Context, r *Request, t *task) error {
 	p := r.Profile
-	if err := p.Unsupported(); err != nil {
+	var err error
+	if t.rules, err = rulesOf(r); err != nil {
 		return err
-	}
-	for _, st := range r.Steps {
-		if st.Network != "" && st.Network != "none" {
-			return &isolation.UnsupportedError{Control: isolation.ControlNetworkRules,
-				Reason: "network " + st.Network + ": this version has no egress gateway", Remedy: "--network none"}
-		}
 	}
 	for i := range r.Steps {
 		if err := s.mappable(t.user(&r.Steps[i])); err != nil {
@@ -208,19 +203,19 @@ func (s *Supervisor) missing(ctx context.Context, p *profiles.Effective) (map[is
 			}
 			missing[c] = noCgroups(s.opt.CgroupsErr).Reason
 		case c == isolation.ControlDiskQuota: // findDisk and the feature's unit say what is missing
-		case c == isolation.ControlNetworkRules:
-			if required(p, c) {
-				return nil, &isolation.UnsupportedError{Control: c, Reason: "not available in this version", Remedy: "--allow-weaker " + string(c)}
-			}
-			missing[c] = "not available in this version"
-		case waived:
+		case waived, c == isolation.ControlNetworkRules && required(p, c): // of which a sandbox without a rule has no need
 			probe = append(probe, c)
 		}
 	}
 	if len(probe) > 0 {
 		features := s.opt.Engine.Probe(ctx)
 		for _, c := range probe {
-			if f := features.Get(c); f.Support != isolation.Available {
+			f := features.Get(c)
+			switch {
+			case f.Support == isolation.Available:
+			case required(p, c):
+				return nil, &isolation.UnsupportedError{Control: c, Reason: f.Detail, Remedy: f.Remedy}
+			default:
 				missing[c] = f.Detail
 			}
 		}

@@ -114,6 +114,9 @@ func (t *task) result(err error) *Result {
 // release gives back what others wait for.
 func (t *task) release() error {
 	_ = t.rooting.Wait() // if it mattered, prepare has said so
+	for _, stop := range t.hide {
+		stop()
+	}
 	errs := []error{t.slot.Release()}
 	t.leave(t)
 	if t.owner && t.live == nil {

@@ -53,6 +53,9 @@ func (t *task) prepare(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := t.goOnline(ctx); err != nil {
+		return err
+	}
 	t.steps.Sandbox, t.steps.Group = t.live.Sandbox(), t.group
 	t.res.Layers = &Layering{Driver: t.feature.Driver, Reason: t.copies}
 	t.enter(t)
@@ -78,7 +81,6 @@ func (t *task) bringUp(ctx context.Context) (err error) {
 	if t.ids, err = t.s.idsOf(&t.feature); err != nil {
 		return err
 	}
-	t.policy = t.req.Profile
 	var init *quota.Leaf
 	var g errgroup.Group
 	g.Go(func() (err error) { init, err = t.makeGroup(ctx); return err })

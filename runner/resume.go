@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -19,6 +20,8 @@ type taskOptions struct {
 	PatchFile      string            `json:"patch_file,omitempty"`
 	AllowProtected []string          `json:"allow_protected,omitempty"`
 	Checkpoints    *CheckpointPolicy `json:"checkpoints,omitempty"`
+	Learn          string            `json:"learn,omitempty"`
+	Publish        []egress.Publish  `json:"publish,omitempty"`
 }
 
 // stepOptions is what the journal keeps of a step, besides its arguments.
@@ -121,7 +124,7 @@ func requestOf(f *FeatureRecord, record *TaskRecord, o *ResumeOptions) (*Request
 		}
 	}
 	r := &Request{Workspace: f.Workspace, Feature: f.Name, Profile: p, Promote: more.Promote, PatchFile: more.PatchFile,
-		AllowProtected: more.AllowProtected, Checkpoints: more.Checkpoints, Detach: o.Detach, Remove: record.Remove,
+		AllowProtected: more.AllowProtected, Checkpoints: more.Checkpoints, Learn: more.Learn, Publish: more.Publish, Detach: o.Detach, Remove: record.Remove,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Signals: o.Signals, Progress: o.Progress}
 	for i := range record.Steps {
 		st, err := stepOf(&record.Steps[i])

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner/logfile"
 	"github.com/caisson-dev/caisson/runner/pump"
 	"github.com/caisson-dev/caisson/runner/slots"
@@ -114,6 +115,9 @@ type task struct {
 	saved   *Checkpoint // likewise
 	pending []Move      // transitions to be recorded with the next one
 	ran     bool        // something was executed
+
+	rules []*egress.Rule // of the steps
+	hide  []func()       // ends what shows ports for this task alone
 
 	slot   *slots.Slot
 	change *snapshot.Change

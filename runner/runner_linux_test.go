@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/egress"
+	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/store"
@@ -117,8 +119,18 @@ func TestRefusals(t *testing.T) {
 		"label value":          {func(r *runner.Request) { r.Labels = map[string]string{"a": "b\nc"} }, runner.CodeInvalidName},
 		"promote":              {func(r *runner.Request) { r.Promote = "branch" }, runner.CodeUsage},
 		"patch without a file": {func(r *runner.Request) { r.Promote = runner.PromotePatch }, runner.CodeUsage},
-		"network":              {func(r *runner.Request) { r.Steps[0].Network = "open" }, runner.CodeUnsupported},
-		"network of profile":   {func(r *runner.Request) { p := *r.Profile; p.Network.Mode = "allow"; r.Profile = &p }, runner.CodeUnsupported},
+		"network":              {func(r *runner.Request) { r.Steps[0].Network = &egress.Policy{Mode: egress.ModeOpen} }, runner.CodeUnsupported},
+		"network rule": {func(r *runner.Request) {
+			r.Steps[0].Network = &egress.Policy{Mode: egress.ModeAllow, Allow: []string{"nosuch"}}
+		}, runner.CodeConfiguration},
+		"learn":     {func(r *runner.Request) { r.Learn = "everything" }, runner.CodeUsage},
+		"port of 0": {func(r *runner.Request) { r.Publish = []egress.Publish{{}} }, runner.CodeUsage},
+		"no such step of the profile": {func(r *runner.Request) {
+			p := *r.Profile
+			p.Steps = map[string]profiles.StepPolicy{"fetch": {Network: "none"}}
+			r.Profile, r.Steps[0].Name = &p, "fetsh"
+		}, runner.CodeUsage},
+		"network of profile": {func(r *runner.Request) { p := *r.Profile; p.Network.Mode = "allow"; r.Profile = &p }, runner.CodeUnsupported},
 		"disk quota required": {func(r *runner.Request) {
 			p := *r.Profile
 			p.AllowWeaker = []isolation.Control{isolation.ControlCgroups}

@@ -17,6 +17,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/live"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/uplink"
 	"github.com/caisson-dev/caisson/runner/watch"
 )
 
@@ -41,6 +42,10 @@ type session struct {
 	others []*disk.Unit // of features whose layers these ones lie on
 	group  *quota.Group
 	live   *live.Feature
+
+	environ []string // of whoever began it: its proxies and secrets
+	up      *uplink.Uplink
+	network networkLog
 
 	lifetime sync.RWMutex   // held by whoever uses the session but the tasks in it; locked to close it
 	changing sync.Mutex     // one that makes or forgets checkpoints, or ends the sandbox, at a time; after lifetime
@@ -156,6 +161,7 @@ func (x *session) start(ctx context.Context, spec *isolation.Spec, w *watch.Opti
 		return err
 	}
 	x.setLive(f)
+	x.up = x.newUplink()
 	x.grown = make(chan struct{}, 1)
 	x.s.register(x, true)
 	if w != nil || x.unit != nil || x.todo != nil {
@@ -184,7 +190,7 @@ func (x *session) stop(ctx context.Context) (usage *quota.Usage, err error) {
 	defer x.changing.Unlock()
 	x.s.register(x, false)
 	if x.live != nil {
-		err = x.live.Close(ctx)
+		err = errors.Join(x.live.Close(ctx), x.up.Close(), x.network.flush())
 		x.setLive(nil)
 	}
 	if g := x.group; g != nil {

@@ -67,7 +67,8 @@ func (t *task) step(ctx context.Context, i int) (*StepResult, error) {
 	t.stepping.Store(int32(n))
 	t.done = &StepMove{N: n, From: StepRunning, To: StepInterrupted} // unless we learn better
 	*r = StepResult{N: n, Args: r.Args, State: StepInterrupted}
-	if err := t.steps.Run(ctx, t.command(n), r); err != nil {
+	run := func() error { return t.steps.Run(ctx, t.command(n), r) }
+	if err := t.underRule(ctx, n, r, run); err != nil {
 		return r, err
 	}
 	switch r.Verdict {
@@ -137,11 +138,8 @@ func (t *task) env(st *Step, n int) []string {
 	if t.req.TTY {
 		vars["TERM"] = cmp.Or(t.req.Terminal.Name, "xterm")
 	}
-	host := t.req.Environ
-	if host == nil {
-		host = os.Environ()
-	}
-	maps.Copy(vars, t.req.Profile.Vars(host))
+	maps.Copy(vars, t.req.Profile.Vars(environOf(t.req)))
+	t.placeholders(vars)
 	for _, kv := range st.Env {
 		name, value, _ := strings.Cut(kv, "=")
 		vars[name] = value

@@ -121,6 +121,7 @@ func (t *task) submit(ctx context.Context) (err error) {
 		return errors.Join(stateFailure(err), t.unsubmit(ctx))
 	}
 	if t.owner { // before anybody can know of it
+		t.policy, t.environ = t.req.Profile, environOf(t.req)
 		s.expect(t)
 	}
 	if t.resumed != nil {
@@ -212,7 +213,7 @@ func (t *task) submission() (Submission, error) {
 	sub := Submission{Feature: t.feature, NewFeature: t.fresh && t.owner, Admitted: t.slot != nil, MaxQueue: max(t.s.opt.MaxQueue, 0), Key: r.Key,
 		Task: TaskRecord{ID: t.res.TaskID, FeatureID: t.feature.ID, Profile: t.profile, ProfileDigest: r.Profile.Digest, Remove: r.Remove}}
 	var err error
-	sub.Task.Options, err = json.Marshal(taskOptions{Promote: r.Promote, PatchFile: r.PatchFile, AllowProtected: r.AllowProtected, Checkpoints: r.Checkpoints})
+	sub.Task.Options, err = json.Marshal(taskOptions{Promote: r.Promote, PatchFile: r.PatchFile, AllowProtected: r.AllowProtected, Checkpoints: r.Checkpoints, Learn: r.Learn, Publish: r.Publish})
 	if err != nil {
 		return sub, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -38,6 +39,9 @@ type Request struct {
 	TTL, Idle   time.Duration     // of a detached feature, over the profile's; 0: the profile's
 	Checkpoints *CheckpointPolicy // over the profile's; nil: the profile's
 
+	Learn   string           // LearnAllow, LearnEnforce; "": not at all
+	Publish []egress.Publish // ports that the host shows: of a task until its end, of a detached feature until Stop
+
 	// TTY allocates a terminal inside; Terminal is then used instead of Stdin, Stdout and Stderr. What is read (Stdin, or
 	// Terminal.In) may be nil: the command then reads end of file. Interactive is for the record.
 	TTY, Interactive bool
@@ -60,14 +64,15 @@ type Terminal struct {
 
 // Step is one command.
 type Step struct {
-	Args     []string      `json:"args"`
-	Env      []string      `json:"-"`                 // KEY=VALUE, over the profile's
-	Cwd      string        `json:"cwd,omitempty"`     // inside; relative to /workspace; "" means /workspace
-	UID, GID *uint32       `json:"-"`                 // inside; nil means 1000
-	Timeout  time.Duration `json:"timeout,omitempty"` // 0: the profile's
-	Limits   *quota.Limits `json:"limits,omitempty"`  // nil: only the feature's; else on the step's own cgroup
-	Network  string        `json:"network,omitempty"` // "" or "none"; every other rule is refused
-	Retry    bool          `json:"retry,omitempty"`   // it may be run again after it was interrupted
+	Args     []string       `json:"args"`
+	Env      []string       `json:"-"`                 // KEY=VALUE, over the profile's
+	Cwd      string         `json:"cwd,omitempty"`     // inside; relative to /workspace; "" means /workspace
+	UID, GID *uint32        `json:"-"`                 // inside; nil means 1000
+	Timeout  time.Duration  `json:"timeout,omitempty"` // 0: the profile's
+	Limits   *quota.Limits  `json:"limits,omitempty"`  // nil: only the feature's; else on the step's own cgroup
+	Name     string         `json:"name,omitempty"`    // of the profile's steps, whose rule then holds
+	Network  *egress.Policy `json:"rule,omitempty"`    // over the profile's; nil: what the profile has for Name
+	Retry    bool           `json:"retry,omitempty"`   // it may be run again after it was interrupted
 }
 
 // CheckpointPolicy is when checkpoints are made by themselves.
@@ -115,6 +120,7 @@ type Result struct {
 	Checkpoints   []Checkpoint            `json:"checkpoints,omitempty"` // of this task, oldest first
 	LastGood      string                  `json:"last_good,omitempty"`   // id of the feature's last good checkpoint
 	Disk          *DiskUsage              `json:"disk,omitempty"`        // of the feature, at the end
+	Ports         []Port                  `json:"ports,omitempty"`       // that were shown
 	Usage         Usage                   `json:"usage"`
 	Truncated     bool                    `json:"truncated,omitempty"` // the log does not hold all of the output
 	Created       time.Time               `json:"created"`

@@ -38,19 +38,20 @@ var ours = rules{
 		// Only runner knows the order; its helpers know one thing each.
 		"runner": {"gates", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
 			"runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
-			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/watch"},
+			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/uplink", "runner/watch"},
 		"runner/flock":       nil,
 		"runner/hostfile":    nil,
 		"runner/live":        {"isolation", "quota", "quota/disk", "runner/snapshot", "runner/watch"}, // one live sandbox
 		"runner/logfile":     nil,
 		"runner/pump":        nil,
-		"runner/rootfs":      {"images", "isolation", "profiles", "runner/hostfile", "runner/snapshot"},
+		"runner/rootfs":      {"images", "isolation", "isolation/egress", "profiles", "runner/hostfile", "runner/snapshot"},
 		"runner/slots":       {"runner/flock"},
-		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump"},
+		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump", "runner/uplink"},
+		"runner/uplink":      {"isolation", "isolation/egress"}, // one live sandbox's network
 		"runner/watch":       nil,
 		"runner/store":       {"gates", "runner", "runner/flock", "runner/snapshot"},
 		"runner/journaltest": {"gates", "isolation/egress", "runner", "runner/snapshot"}, // the suite that every journal passes
-		"runner/daemon":      {"isolation", "runner", "runner/flock", "runner/hostfile", "runner/snapshot"},
+		"runner/daemon":      {"isolation", "isolation/egress", "runner", "runner/flock", "runner/hostfile", "runner/snapshot"},
 
 		// Two drivers behind one interface, over one view of layers.
 		"runner/snapshot":              {"runner/snapshot/tree"},

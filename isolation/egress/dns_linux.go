@@ -10,14 +10,6 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Addresses inside. Names get theirs from 198.18.0.0/15, which RFC 2544 keeps for tests, and a unique local prefix.
-var (
-	Gateway4 = netip.MustParseAddr("198.18.0.1")
-	Gateway6 = netip.MustParseAddr("fd63:6169:7373::1")
-	Sandbox4 = netip.MustParsePrefix("198.18.0.2/15")
-	Sandbox6 = netip.MustParsePrefix("fd63:6169:7373::2/64")
-)
-
 const (
 	firstName = 256 // offset of the first name's address
 	maxNames  = 4096

@@ -97,6 +97,9 @@ func All(rules ...*Rule) *Rule {
 	return &both
 }
 
+// Learns reports whether the rule is one of Learning.
+func (r *Rule) Learns() bool { return r.learn }
+
 // Mode is the rule's mode.
 func (r *Rule) Mode() Mode { return r.mode }
 

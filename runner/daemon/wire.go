@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -164,6 +165,8 @@ type wireRequest struct {
 	TTL            time.Duration            `json:"ttl_ns,omitempty"`
 	Idle           time.Duration            `json:"idle_ns,omitempty"`
 	Checkpoints    *runner.CheckpointPolicy `json:"checkpoints,omitempty"`
+	Learn          string                   `json:"learn,omitempty"`
+	Publish        []egress.Publish         `json:"publish,omitempty"`
 	TTY            bool                     `json:"tty,omitempty"`
 	Interactive    bool                     `json:"interactive,omitempty"`
 	Environ        []text                   `json:"environ,omitempty"`
@@ -185,7 +188,7 @@ type wireStep struct {
 // toWire makes paths absolute: the supervisor works elsewhere.
 func toWire(r *runner.Request) (*wireRequest, error) {
 	w := &wireRequest{Feature: r.Feature, Promote: r.Promote, AllowProtected: texts(r.AllowProtected), Remove: r.Remove,
-		Labels: r.Labels, Detach: r.Detach, Key: r.Key, TTL: r.TTL, Idle: r.Idle, Checkpoints: r.Checkpoints, TTY: r.TTY,
+		Labels: r.Labels, Detach: r.Detach, Key: r.Key, TTL: r.TTL, Idle: r.Idle, Checkpoints: r.Checkpoints, Learn: r.Learn, Publish: r.Publish, TTY: r.TTY,
 		Interactive: r.Interactive, Environ: texts(r.Environ), Input: r.Stdin != nil || r.TTY && r.Terminal.In != nil,
 		Term: r.Terminal.Name, Size: r.Terminal.Size}
 	if r.Environ == nil {
@@ -224,7 +227,7 @@ func absolute(path string) (string, error) {
 func (w *wireRequest) request() (*runner.Request, error) {
 	r := &runner.Request{Workspace: string(w.Workspace), Feature: w.Feature, Promote: w.Promote, PatchFile: string(w.PatchFile),
 		AllowProtected: untexts(w.AllowProtected), Remove: w.Remove, Labels: w.Labels, Detach: w.Detach, Key: w.Key,
-		TTL: w.TTL, Idle: w.Idle, Checkpoints: w.Checkpoints, TTY: w.TTY, Interactive: w.Interactive, Environ: untexts(w.Environ)}
+		TTL: w.TTL, Idle: w.Idle, Checkpoints: w.Checkpoints, Learn: w.Learn, Publish: w.Publish, TTY: w.TTY, Interactive: w.Interactive, Environ: untexts(w.Environ)}
 	r.Terminal.Name, r.Terminal.Size = w.Term, w.Size
 	if r.Environ == nil {
 		r.Environ = []string{} // nil would mean the supervisor's own

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
@@ -55,9 +56,10 @@ func TestRequest(t *testing.T) {
 	streams := []string{"Stdin", "Stdout", "Stderr", "Signals", "Progress", "Profile", "Terminal"}
 	fill(reflect.ValueOf(&want).Elem(), "/a\xffb", streams...)
 	want.Feature, want.Promote, want.Key = "feature", "patch", "key" // words of ours are UTF-8
-	want.Labels = map[string]string{"a": "b"}
+	want.Labels, want.Learn = map[string]string{"a": "b"}, runner.LearnEnforce
 	for i := range want.Steps {
-		want.Steps[i].Network, want.Steps[i].Limits = "none", nil
+		want.Steps[i].Network, want.Steps[i].Limits = &egress.Policy{Mode: egress.ModeAllow, Allow: []string{"go"}}, nil
+		want.Steps[i].Name = "fetch"
 	}
 	want.Terminal.Name, want.Terminal.Size = "xterm", runner.Winsize{Rows: 1, Cols: 2}
 	w, err := toWire(&want)

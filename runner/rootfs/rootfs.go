@@ -11,10 +11,14 @@ import (
 
 	"github.com/caisson-dev/caisson/images"
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
+
+// resolver is the gateway's. While there is none the kernel knows no way to it, so that a look-up fails at once.
+var resolver = "nameserver " + egress.Gateway4.String() + "\noptions timeout:2 attempts:2\n"
 
 // Make makes the root file system of a profile: its directory of mount points, and what is bound over it. Cache is a
 // directory for unpacked ones.
@@ -32,7 +36,9 @@ func Make(p *profiles.Effective, mounts []isolation.Bind, cache, hostname string
 		targets = append(targets, images.Target{Path: m.Target, Dir: info.IsDir()})
 	}
 	uid, gid := p.IDs()
-	skeleton, err := r.Skeleton(cache, targets, images.EtcFiles(hostname, "user", uid, gid, ""))
+	etc := images.EtcFiles(hostname, "user", uid, gid, "")
+	etc["etc/resolv.conf"] = []byte(resolver)
+	skeleton, err := r.Skeleton(cache, targets, etc)
 	if err != nil {
 		return isolation.Rootfs{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/logfile"
 	"github.com/caisson-dev/caisson/runner/pump"
+	"github.com/caisson-dev/caisson/runner/uplink"
 )
 
 // Runner is what the commands of one task have in common.
@@ -58,6 +59,7 @@ type Result struct {
 	Cause      string        `json:"cause,omitempty"`
 	Usage      Usage         `json:"usage"`
 	Truncated  bool          `json:"truncated,omitempty"`
+	Network    *uplink.Use   `json:"network,omitempty"`    // what it did with the network; filled in by the caller
 	Checkpoint string        `json:"checkpoint,omitempty"` // id of the state after it
 	Started    time.Time     `json:"started,omitzero"`
 	Duration   time.Duration `json:"duration_ns"`
@@ -100,7 +102,7 @@ func (v Verdict) Limit() bool {
 
 // LimitHit says which limit ended a step.
 type LimitHit struct {
-	Name  string `json:"name"`  // memory, pids, disk, inodes, timeout, output
+	Name  string `json:"name"`  // memory, pids, disk, inodes, timeout, output, egress
 	Limit string `json:"limit"` // with its unit: 512m, 10m0s
 	Peak  string `json:"peak"`  // what was reached; "unknown" where this kernel does not say
 	Hint  string `json:"hint"`  // the flag and the profile key that raise it

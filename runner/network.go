@@ -1,0 +1,218 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/caisson-dev/caisson/isolation/egress"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/runner/uplink"
+)
+
+// How a task learns what it needs of the network.
+const (
+	LearnAllow   = "allow"   // the public internet is reached; the result says what was
+	LearnEnforce = "enforce" // the rules hold; the result says what was refused
+)
+
+// Port is a port of the sandbox that the host shows.
+type Port struct {
+	Host      netip.AddrPort `json:"host"`
+	Container uint16         `json:"container"`
+}
+
+// rulesOf compiles the rules of a request's steps.
+func rulesOf(r *Request) ([]*egress.Rule, error) {
+	if r.Learn != "" && r.Learn != LearnAllow && r.Learn != LearnEnforce {
+		return nil, refuse(CodeUsage, "one of allow, enforce", "cannot learn by %q", r.Learn)
+	}
+	for _, p := range r.Publish {
+		if !p.Host.IsValid() || p.Port == 0 {
+			return nil, refuse(CodeUsage, "-p 8080:80", "a port that is shown needs a port inside")
+		}
+	}
+	rules := make([]*egress.Rule, len(r.Steps))
+	for i := range r.Steps {
+		rule, err := ruleOf(r.Profile, &r.Steps[i])
+		if errors.Is(err, profiles.ErrNoStep) {
+			return nil, refuse(CodeUsage, "caisson profile show "+r.Profile.Name, "%v", err)
+		}
+		if err != nil {
+			return nil, refuse(CodeConfiguration, "", "the network rule of step %d: %v", i+1, err)
+		}
+		if rules[i] = rule; r.Learn == LearnAllow {
+			rules[i] = rule.Learning()
+		}
+	}
+	return rules, nil
+}
+
+// ruleOf is a step's own rule, else the one that the profile has for steps of its name.
+func ruleOf(p *profiles.Effective, st *Step) (*egress.Rule, error) {
+	if st.Network != nil {
+		return egress.Parse(*st.Network)
+	}
+	policy, err := p.StepRule(st.Name)
+	if err != nil {
+		return nil, err
+	}
+	return egress.Parse(policy)
+}
+
+// newUplink is the network of a session, of which nothing is there yet.
+func (x *session) newUplink() *uplink.Uplink {
+	lookup := func(name string) string {
+		for _, kv := range x.environ {
+			if value, ok := strings.CutPrefix(kv, name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}
+	o := uplink.Options{Sandbox: x.live.Sandbox(), Total: x.policy.NetworkTotal(), Stray: func(e egress.Event) {
+		x.network.add(NetworkEvent{FeatureID: x.feature.ID, Event: e})
+	}}
+	if x.policy.Network.Proxy == "host" {
+		o.Outside.Proxy = egress.HostProxy(lookup)
+	}
+	for i := range x.policy.Network.Secrets {
+		if h, err := x.policy.Network.Secrets[i].Added(x.environ); err == nil { // profiles have checked it
+			o.Headers = append(o.Headers, h)
+		}
+	}
+	x.network.store = func(list []NetworkEvent) error { return x.s.opt.Journal.AddNetworkEvents(context.Background(), list) }
+	return uplink.New(o)
+}
+
+// goOnline makes the network that some step needs, and shows the ports, before anything runs: what cannot be had is refused.
+func (t *task) goOnline(ctx context.Context) error {
+	for _, r := range t.rules {
+		if r.Mode() == egress.ModeNone && !r.Learns() {
+			continue
+		}
+		if err := t.up.Open(ctx); err != nil {
+			return err
+		}
+		break
+	}
+	for _, p := range t.req.Publish {
+		at, stop, err := t.up.Publish(ctx, p)
+		if err != nil {
+			return refuse(CodeConfiguration, "choose another port, or 0 for any", "%v", err)
+		}
+		t.res.Ports = append(t.res.Ports, Port{at, p.Port})
+		if !t.owner || !t.req.Detach { // else as long as the sandbox
+			t.hide = append(t.hide, stop)
+		}
+	}
+	return nil
+}
+
+// underRule runs a step under its rule, and says in its result what it did with the network.
+func (t *task) underRule(ctx context.Context, n int, r *StepResult, run func() error) error {
+	step, err := t.up.Begin(ctx, t.rules[n-1], func(e egress.Event) {
+		e.Step = n
+		t.network.add(NetworkEvent{FeatureID: t.feature.ID, TaskID: t.res.TaskID, Step: n, Event: e})
+	})
+	if err != nil {
+		return err
+	}
+	err = run()
+	use := step.End()
+	if !use.Empty() {
+		r.Network = &use
+	}
+	if use.Limit != "" && (r.Verdict == VerdictNonzero || r.Verdict == VerdictSignalled) {
+		r.Verdict, r.Cause = VerdictEgress, "the network's limit was met: "+use.Reason
+		r.Limit = &LimitHit{Name: "egress", Limit: strings.TrimPrefix(use.Limit, "limits.") + ": " + use.Reason,
+			Peak: (quota.Bytes(use.Out) + quota.Bytes(use.In)).String(), Hint: "raise it with network." + use.Limit + " in a profile"}
+	}
+	return errors.Join(err, t.network.flush())
+}
+
+// placeholders are what a command sees in place of the secrets.
+func (t *task) placeholders(vars map[string]string) {
+	for i := range t.req.Profile.Network.Secrets {
+		s := &t.req.Profile.Network.Secrets[i]
+		vars[s.Name] = s.Placeholder()
+	}
+}
+
+// environOf is the environment of whoever asks.
+func environOf(r *Request) []string {
+	if r.Environ == nil {
+		return os.Environ()
+	}
+	return r.Environ
+}
+
+// networkLog writes what a gateway tells into the journal, in the background and in order.
+type networkLog struct {
+	store func([]NetworkEvent) error
+
+	mu      sync.Mutex
+	idle    *sync.Cond // nobody writes; nil before the first event
+	pending []NetworkEvent
+	lost    int // that came faster than they could be written
+	writing bool
+	err     error
+}
+
+// maxPending bounds what waits to be written.
+const maxPending = 50_000
+
+func (l *networkLog) add(e NetworkEvent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.idle == nil {
+		l.idle = sync.NewCond(&l.mu)
+	}
+	if len(l.pending) == maxPending {
+		l.lost++
+		return
+	}
+	l.pending = append(l.pending, e)
+	if !l.writing {
+		l.writing = true
+		go l.write()
+	}
+}
+
+func (l *networkLog) write() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.pending) > 0 {
+		list := l.pending
+		l.pending = nil
+		l.mu.Unlock()
+		err := l.store(list)
+		l.mu.Lock()
+		l.err = errors.Join(l.err, err)
+	}
+	l.writing = false
+	l.idle.Broadcast()
+}
+
+// flush waits until all is written; the error is of what was not.
+func (l *networkLog) flush() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.writing {
+		l.idle.Wait()
+	}
+	err := l.err
+	if l.lost > 0 {
+		err = errors.Join(err, fmt.Errorf("%d events of the network came faster than they could be written", l.lost))
+	}
+	l.err, l.lost = nil, 0
+	if err != nil {
+		return fmt.Errorf("the log of the network: %w", err)
+	}
+	return nil
+}
