@@ -95,6 +95,17 @@ func (x *session) leaveAlone() {
 	}
 }
 
+// deep is how many layers a feature may lie on before it is tidied up also when it never lives for long: a few runs of those
+// that Squash joins.
+const deep = 40
+
+// shorten does for a feature that is used in many short runs what tidy does for one that lives.
+func (x *session) shorten(ctx context.Context) {
+	if x.layers.Info().Depth >= deep {
+		_, _ = x.layers.Squash(ctx, false) // the next run tries again, until the layers are too many: snapshot.ErrDepth
+	}
+}
+
 // later has a recorded checkpoint looked at when there is time. A session that is about to end leaves that to whoever asks,
 // and is only kept from growing.
 func (x *session) later(c *Checkpoint) {

@@ -190,6 +190,7 @@ func (x *session) make(ctx context.Context) (err error) {
 			Feature: x.feature.ID, Bases: x.s.bases(), Owner: owner, UserXattr: !x.s.privileged(), Journal: x.dir, Sync: x.syncer()})
 	} else {
 		if err = x.open(ctx, writing); err == nil {
+			x.shorten(ctx)
 			err = x.resize(ctx, x.policy)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/snapshot"
+	"github.com/caisson-dev/caisson/runner/snapshot/overlay"
 )
 
 // A feature that lives keeps what its profile says, while it lives; the rest can be had from archives.
@@ -133,6 +134,31 @@ func TestRetentionKeepsWhatResumes(t *testing.T) {
 	again, err := b.Resume(t.Context(), res.TaskID, runner.ResumeOptions{})
 	if err != nil || again.ExitCode != 3 {
 		t.Fatalf("%+v %v", again, err)
+	}
+}
+
+// A feature that is used in many short runs does not become deeper and deeper.
+func TestManyShortRuns(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	var res *runner.Result
+	for i := range 60 {
+		res, _, _ = run(t, b, steps(b, "f", fmt.Sprintf("echo %d > x; echo %d > y%d", i, i, i)))
+	}
+	u, err := b.disk.Open(t.Context(), res.FeatureID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = u.Close() }()
+	l, err := overlay.Open(snapshot.OpenOptions{Dir: u.Dir(), Bases: filepath.Join(b.state, "bases"), ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if depth := l.Info().Depth; depth > 45 {
+		t.Errorf("60 runs made %d layers", depth)
+	}
+	if got := shown(t, b, "f", "y7") + " " + shown(t, b, "f", "x"); got != "7 59" {
+		t.Error(got)
 	}
 }
 
