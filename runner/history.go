@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -139,8 +140,12 @@ func (s *Supervisor) Label(ctx context.Context, ref, label string) error {
 	if !validLabel(label) {
 		return refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", label)
 	}
-	err := s.at(ctx, ref, reading, func(_ *session, id string) error {
-		return s.opt.Journal.UpdateCheckpoint(ctx, id, CheckpointUpdate{Label: &label})
+	err := s.at(ctx, ref, reading, func(x *session, id string) error {
+		err := s.opt.Journal.UpdateCheckpoint(ctx, id, CheckpointUpdate{Label: &label})
+		if err != nil {
+			return err
+		}
+		return s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "label", To: id, Cause: label})
 	})
 	return typed(err, "labelling "+ref)
 }
@@ -171,7 +176,10 @@ func (x *session) drop(ctx context.Context, ids []string) error {
 	if err := x.layers.Drop(ctx, ids...); err != nil {
 		return err
 	}
-	return x.s.opt.Journal.DropCheckpoints(ctx, x.feature.ID, ids...)
+	if err := x.s.opt.Journal.DropCheckpoints(ctx, x.feature.ID, ids...); err != nil {
+		return err
+	}
+	return x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "drop", To: strings.Join(ids, " ")})
 }
 
 // collect frees what nobody needs any more.

@@ -77,7 +77,7 @@ type Journal interface {
 // CheckpointJournal is the part of a journal that remembers checkpoints. The disk is the truth about which there are;
 // what only a journal knows of them (labels, verdicts, digests) is computed again or lost when it is.
 type CheckpointJournal interface {
-	// AddCheckpoint records a checkpoint and does the moves in one transaction. A step that moves to StepDone gets the
+	// AddCheckpoint records a checkpoint, in the audit trail too, and does the moves in one transaction. A step that moves to StepDone gets the
 	// checkpoint's id: "done" and "which state" cannot disagree. ErrExists for an id that is there, ErrNotFound for an
 	// unknown feature, else what Move answers.
 	AddCheckpoint(ctx context.Context, c CheckpointRecord, moves ...Move) error
@@ -265,7 +265,7 @@ type AuditRecord struct {
 	FeatureID string    `json:"feature,omitempty"`
 	TaskID    string    `json:"task,omitempty"`
 	Step      int       `json:"step,omitempty"`
-	Event     string    `json:"event"` // submit, move, step, promote, discard, remove, recover
+	Event     string    `json:"event"` // submit, move, step, checkpoint, label, drop, rollback, fork, promote, pause, unpause, disk, driver
 	From      string    `json:"from,omitempty"`
 	To        string    `json:"to,omitempty"`
 	Cause     string    `json:"cause,omitempty"`

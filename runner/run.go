@@ -343,5 +343,8 @@ func (t *task) promote(ctx context.Context) error {
 		return nil
 	}
 	t.res.Promoted = report
+	if err == nil {
+		err = t.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: t.feature.ID, TaskID: t.res.TaskID, Event: "promote", To: t.at, Cause: t.req.Promote})
+	}
 	return err
 }

@@ -23,6 +23,9 @@ func (s *Store) AddCheckpoint(ctx context.Context, c runner.CheckpointRecord, mo
 		if err := insertCheckpoint(ctx, tx, c); err != nil {
 			return err
 		}
+		if err := noteCheckpoint(ctx, tx, &c, now); err != nil {
+			return err
+		}
 		if err := moveAll(ctx, tx, moves, now); err != nil {
 			return err
 		}
@@ -37,6 +40,17 @@ func (s *Store) AddCheckpoint(ctx context.Context, c runner.CheckpointRecord, mo
 		}
 		return nil
 	}))
+}
+
+// noteCheckpoint appends to the audit trail that there is a checkpoint.
+func noteCheckpoint(ctx context.Context, tx *sql.Tx, c *runner.CheckpointRecord, now time.Time) error {
+	a := runner.AuditRecord{At: now, FeatureID: c.FeatureID, TaskID: c.TaskID, Step: c.Step, Event: "checkpoint",
+		From: c.Parent, To: c.ID, Cause: c.Reason}
+	if err := note(ctx, tx, a); err != nil || c.Label == "" {
+		return err
+	}
+	a.Event, a.From, a.Cause = "label", "", c.Label
+	return note(ctx, tx, a)
 }
 
 func insertCheckpoint(ctx context.Context, tx *sql.Tx, c runner.CheckpointRecord) error {

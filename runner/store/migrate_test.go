@@ -92,7 +92,7 @@ func TestMigratedGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	events, err := s.Events(t.Context(), runner.EventOptions{Since: 36})
-	if err != nil || len(events) != 1 || events[0].Seq != 37 {
+	if err != nil || len(events) != 2 || events[0].Seq != 37 || events[0].Kind != "checkpoint" || events[1].Kind != "move" {
 		t.Errorf("%+v, %v", events, err)
 	}
 }
