@@ -32,6 +32,12 @@ func checkpoints(t *testing.T, j runner.Journal) {
 	addCheckpoint(t, j, c)
 	wantErr(t, j.AddCheckpoint(t.Context(), c), runner.ErrExists)
 	wantErr(t, j.AddCheckpoint(t.Context(), checkpoint("nobody", 2)), runner.ErrNotFound)
+	trail, err := j.Events(t.Context(), runner.EventOptions{Feature: s.Feature.ID})
+	must(t, err)
+	if n := len(trail); n < 2 || trail[n-2].Kind != "checkpoint" || trail[n-2].To != c.ID || trail[n-2].From != "before" ||
+		trail[n-2].Cause != runner.ReasonManual || trail[n-1].Kind != "label" || trail[n-1].Cause != "good one" {
+		t.Fatalf("%+v", trail)
+	}
 
 	got, err := j.Checkpoint(t.Context(), s.Feature.ID, c.ID)
 	must(t, err)
