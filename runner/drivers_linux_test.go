@@ -28,7 +28,7 @@ func TestCopies(t *testing.T) {
 		"retention": TestRetention, "retention while live": TestRetentionOfALiveFeature, "reboot": TestAfterAReboot,
 		"disk": TestDiskVerdicts, "promote": TestPromoteAtTheEnd, "gate": TestGateRefuses, "conflict": TestConflict,
 		"two features": TestTwoFeaturesOnOneWorkspace, "outside": TestChangeStaysOutside, "growth": TestNoGrowth,
-		"killed": TestKillAnywhere, "killed in a promote": TestKilledPromote, "killed with checkpoints": TestKilledWithCheckpoints,
+		"killed": TestKillAnywhere, "killed in a promote": TestKilledPromote, "killed in anything": TestKilledChurn, "killed with checkpoints": TestKilledWithCheckpoints,
 	} {
 		t.Run(name, test)
 	}

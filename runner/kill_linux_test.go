@@ -1,6 +1,7 @@
 package runner_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -26,7 +27,7 @@ import (
 const (
 	helperState     = "CAISSON_RUNNER_TEST_STATE"
 	helperWorkspace = "CAISSON_RUNNER_TEST_WORKSPACE"
-	helperAct       = "CAISSON_RUNNER_TEST_ACT" // run, steps, promote, or unprivileged
+	helperAct       = "CAISSON_RUNNER_TEST_ACT" // run, steps, promote, churn, or unprivileged
 	helperDriver    = "CAISSON_RUNNER_TEST_DRIVER"
 )
 
@@ -71,6 +72,9 @@ func helper(state, workspace, act string, args []string) error {
 	switch act {
 	case "promote":
 		_, err = s.Promote(ctx, args[0], runner.PromoteOptions{})
+	case "churn":
+		p.Retention.Count = 30
+		return churn(ctx, s, runner.Request{Workspace: workspace, Profile: p, Feature: args[0]})
 	default:
 		var r *runner.Result
 		request := runner.Request{Workspace: workspace, Profile: p, Steps: []runner.Step{{Args: args}},
@@ -90,6 +94,28 @@ func helper(state, workspace, act string, args []string) error {
 		return err
 	}
 	return s.Close()
+}
+
+// churn works on a feature until it is killed: steps whose states say which step they are of, rollbacks to any of them, and gc.
+func churn(ctx context.Context, s *runner.Supervisor, r runner.Request) error {
+	for n := 1; n <= 3; n++ {
+		r.Steps = append(r.Steps, runner.Step{Args: []string{"sh", "-c", fmt.Sprintf("echo %d > log; echo $$ > by%d", n, n)}})
+	}
+	for {
+		if res, err := s.Run(ctx, r); err != nil || !res.OK() {
+			return fmt.Errorf("%+v: %w", res, err)
+		}
+		list, err := s.Checkpoints(ctx, r.Feature)
+		if err != nil {
+			return err
+		}
+		if _, err := s.Rollback(ctx, r.Feature, runner.RollbackOptions{To: list[rand.IntN(len(list))].ID}); err != nil {
+			return err
+		}
+		if found, err := s.GC(ctx, false); err != nil || len(found.Problems) > 0 {
+			return fmt.Errorf("%+v: %w", found, err)
+		}
+	}
 }
 
 func (b *bench) process(t *testing.T, act string, args ...string) *exec.Cmd {
@@ -235,6 +261,62 @@ func TestKilledPromote(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// A supervisor that is killed while it seals, rolls back, prunes and squashes leaves no checkpoint that is not what it was.
+func TestKilledChurn(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	hit := map[string]int{}
+	for i := range kills() / 2 {
+		c := b.process(t, "churn", "f")
+		var errs bytes.Buffer
+		c.Stderr = &errs
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100*time.Millisecond + time.Duration(rand.Int64N(int64(time.Second))))
+		_ = c.Process.Kill()
+		_ = c.Wait()
+		if errs.Len() > 0 {
+			t.Fatalf("round %d: %s", i, &errs)
+		}
+		b.asBefore(t, hit)
+		if t.Failed() {
+			t.Fatalf("after kill %d", i)
+		}
+	}
+	t.Log(hit)
+}
+
+// asBefore opens what a killed churn left, and counts what it was killed in.
+func (b *bench) asBefore(t *testing.T, hit map[string]int) {
+	t.Helper()
+	if r, err := b.GC(t.Context(), false); err != nil || len(r.Problems) > 0 {
+		t.Errorf("%+v %v", r, err)
+	}
+	f, err := b.Feature(t.Context(), "f")
+	if runner.CodeOf(err) == runner.CodeNotFound {
+		return // it had not begun
+	}
+	if err != nil || f.Damaged != "" {
+		t.Fatal(f, err)
+	}
+	hit[string(f.State)]++
+	list, err := b.Checkpoints(t.Context(), "f")
+	if err != nil || len(list) > 60 {
+		t.Fatal(len(list), err)
+	}
+	for _, c := range list {
+		if c.Damaged != "" || c.Lost {
+			t.Errorf("%+v", c)
+		} else if got := b.log(t, "f@"+c.ID); c.Reason == runner.ReasonStep && got != fmt.Sprint(c.Step) {
+			t.Errorf("%s after step %d shows %q", c.ID, c.Step, got)
+		}
+	}
+	_ = b.log(t, "f")
+	if found, err := leaktest.Find(f.ID); err != nil || len(found) > 0 {
+		t.Error(found, err)
 	}
 }
 
