@@ -1,7 +1,6 @@
 package command
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -36,54 +35,37 @@ func literal(text string) data {
 // analyzer walks over a syntax tree and keeps what a shell would.
 type analyzer struct {
 	c           Config
-	vars        map[string]expand.Variable
-	taint       map[string]source // of variables
-	funcs       map[string]*syntax.Stmt
-	aliases     map[string]string
-	files       map[string]data // by cleaned path
-	params      []string        // $1 …
-	calling     []string        // functions
-	cwd         string
-	moved       bool // cwd is not known
-	depth       int
-	steps       int
+	vars        scope[variable]
+	funcs       scope[*syntax.Stmt]
+	aliases     scope[string]
+	dir         scope[string]     // the working directory, under one name: like a variable it is a branch's own
+	files       map[string]data   // by cleaned path
+	programs    map[string]string // names of tools, by the path of a copy or link
+	params      []string          // $1 …
+	calling     []string          // functions
+	depth       int               // texts within texts
+	running     int               // commands within commands
+	parser      *syntax.Parser
+	budget      int    // what the analysis may still cost
 	subs        int    // process substitutions
 	source      string // the simple command that is being judged, as it was written
 	substituted bool   // its words hold a command substitution
 	piping      int    // we stand behind a pipe
-	parsed      int
 	line        uint
 	column      uint
 	worst       int
-	denied      bool
 	findings    []Finding
 	expanded    source // the worst source of the words that were expanded last
 }
 
 func newAnalyzer(c Config) *analyzer {
-	a := &analyzer{c: c, vars: map[string]expand.Variable{}, taint: map[string]source{}, funcs: map[string]*syntax.Stmt{}, aliases: map[string]string{},
-		files: map[string]data{}, cwd: c.Cwd}
+	a := &analyzer{c: c, files: map[string]data{}, programs: map[string]string{}, budget: baseCost, parser: syntax.NewParser(syntax.Variant(syntax.LangBash))}
+	a.dir.set(cwdName, c.Cwd)
 	for name, value := range map[string]string{"HOME": c.Home, "PWD": c.Cwd, "OLDPWD": c.Cwd, "TMPDIR": "/tmp", "IFS": " \t\n", "USER": "user", "LOGNAME": "user",
 		"SHELL": "/bin/bash", "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "UID": "1000", "EUID": "1000", "OSTYPE": "linux-gnu", "0": "bash", "BASH": "/bin/bash"} {
-		a.set(name, value)
+		a.set(name, value, fromNowhere)
 	}
 	return a
-}
-
-// set sets a variable. One that grows without end is not followed.
-func (a *analyzer) set(name, value string) {
-	if len(value) > a.c.MaxBytes {
-		value = unknownText
-	}
-	a.vars[name] = expand.Variable{Set: true, Kind: expand.String, Str: value}
-}
-
-// tick counts a step; false when there were too many.
-func (a *analyzer) tick() bool {
-	if a.steps++; a.steps == maxSteps {
-		a.find(Deny, "too-complex", "", "it takes too many steps to judge", "say it more simply")
-	}
-	return a.steps < maxSteps
 }
 
 // stmts judges a list of statements. What the list writes is known when each of it is.
@@ -103,10 +85,17 @@ func join(x, y data) data {
 }
 
 func (a *analyzer) stmt(s *syntax.Stmt, in data) data {
-	if !a.tick() || s == nil {
+	if s == nil || !a.spend(stmtCost) {
 		return data{}
 	}
 	a.at(s.Pos())
+	if s.Background || s.Coprocess { // what it sets is a subshell's
+		return a.isolated(func() data { return a.foreground(s, in) })
+	}
+	return a.foreground(s, in)
+}
+
+func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 	in, outs := a.redirects(s, in)
 	if s.Cmd == nil {
 		for _, target := range outs {
@@ -147,11 +136,7 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 				return a.stmt(c.Y, in)
 			})
 		}
-		out := a.stmt(c.X, in)
-		before := maps.Clone(a.vars)
-		out = join(out, a.stmt(c.Y, in))
-		a.disagree(before)
-		return out
+		return a.chain(c, in)
 	case *syntax.Block:
 		return a.stmts(c.Stmts, in)
 	case *syntax.Subshell:
@@ -159,25 +144,22 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 	case *syntax.IfClause:
 		return a.ifClause(c, in)
 	case *syntax.WhileClause:
-		a.stmts(c.Cond, in)
+		a.forget(c.Cond)
 		a.forget(c.Do)
-		before := maps.Clone(a.vars)
-		out := vague(a.stmts(c.Do, in))
-		a.disagree(before)
-		return out
+		a.stmts(c.Cond, in)
+		return a.maybe(func() data { return a.stmts(c.Do, in) })
 	case *syntax.ForClause:
 		return a.forClause(c, in)
 	case *syntax.CaseClause:
 		a.word(c.Word)
+		out := data{}
 		for _, item := range c.Items {
 			for _, p := range item.Patterns {
 				a.substitutions(p)
 			}
-			before := maps.Clone(a.vars)
-			a.stmts(item.Stmts, in)
-			a.disagree(before)
+			out = join(out, a.maybe(func() data { return a.stmts(item.Stmts, in) }))
 		}
-		return data{}
+		return vague(out)
 	case *syntax.FuncDecl:
 		a.function(c)
 	case *syntax.DeclClause:
@@ -185,7 +167,7 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 	case *syntax.TimeClause:
 		return a.stmt(c.Stmt, in)
 	case *syntax.CoprocClause:
-		return vague(a.stmt(c.Stmt, in))
+		return vague(a.isolated(func() data { return a.stmt(c.Stmt, in) }))
 	case *syntax.TestClause, *syntax.ArithmCmd, *syntax.LetClause:
 		a.substitutions(c)
 	case *syntax.TestDecl:
@@ -197,74 +179,6 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 // vague is data of which some may be missing, or come again.
 func vague(d data) data { return data{from: d.from} }
 
-// isolated runs f as in a subshell: what it sets is gone afterwards, what it writes to files stays.
-func (a *analyzer) isolated(f func() data) data {
-	vars, taint, funcs, aliases, cwd, moved := maps.Clone(a.vars), maps.Clone(a.taint), maps.Clone(a.funcs), maps.Clone(a.aliases), a.cwd, a.moved
-	out := f()
-	a.vars, a.taint, a.funcs, a.aliases, a.cwd, a.moved = vars, taint, funcs, aliases, cwd, moved
-	return out
-}
-
-func (a *analyzer) ifClause(c *syntax.IfClause, in data) data {
-	var out data
-	for ; c != nil; c = c.Else {
-		a.stmts(c.Cond, in)
-		before := maps.Clone(a.vars)
-		out = join(out, a.stmts(c.Then, in))
-		a.disagree(before)
-	}
-	return vague(out)
-}
-
-// disagree makes unknown what a branch that may not have been taken has changed.
-func (a *analyzer) disagree(before map[string]expand.Variable) {
-	for name, v := range a.vars {
-		old, had := before[name]
-		if had && old.String() != v.String() {
-			a.set(name, unknownText)
-		}
-	}
-}
-
-// forget makes unknown what a loop's body sets, because it runs any number of times.
-func (a *analyzer) forget(body []*syntax.Stmt) {
-	for _, s := range body {
-		syntax.Walk(s, func(n syntax.Node) bool {
-			if as, ok := n.(*syntax.Assign); ok && as.Name != nil && as.Append {
-				a.set(as.Name.Value, unknownText)
-			}
-			return true
-		})
-	}
-}
-
-// maxItems is for how many items a loop is gone through one by one.
-const maxItems = 32
-
-func (a *analyzer) forClause(c *syntax.ForClause, in data) data {
-	loop, ok := c.Loop.(*syntax.WordIter)
-	if !ok {
-		a.substitutions(c.Loop)
-		return vague(a.stmts(c.Do, in))
-	}
-	items := a.fields(loop.Items...)
-	from := a.expanded
-	if !loop.InPos.IsValid() {
-		items = a.params
-	}
-	if len(items) == 0 || len(items) > maxItems || a.steps > maxSteps/4 {
-		items = []string{unknownText}
-	}
-	a.forget(c.Do)
-	out := data{known: true}
-	for _, item := range items {
-		a.set(loop.Name.Value, item)
-		a.taint[loop.Name.Value] = from
-		out = join(out, a.stmts(c.Do, in))
-	}
-	return out
-}
-
 // function keeps a body until it is called, and looks whether it multiplies by itself.
 func (a *analyzer) function(c *syntax.FuncDecl) {
 	if c.Name == nil { // zsh's, which run at once
@@ -272,7 +186,7 @@ func (a *analyzer) function(c *syntax.FuncDecl) {
 		return
 	}
 	name := c.Name.Value
-	a.funcs[name] = c.Body
+	a.funcs.set(name, c.Body)
 	calls, parallel := 0, false
 	syntax.Walk(c.Body, func(n syntax.Node) bool {
 		switch n := n.(type) {
@@ -285,7 +199,7 @@ func (a *analyzer) function(c *syntax.FuncDecl) {
 		case *syntax.BinaryCmd:
 			parallel = parallel || n.Op == syntax.Pipe
 		}
-		return true
+		return a.spend(nodeCost)
 	})
 	if calls > 1 || calls == 1 && parallel {
 		a.find(Deny, "fork-bomb", name+"() { … }", "a function that calls itself again and again at the same time", "")
@@ -302,7 +216,7 @@ func (a *analyzer) declare(c *syntax.DeclClause) {
 			a.assign(as)
 		}
 		if slices.ContainsFunc(c.Args, func(o *syntax.Assign) bool { return o.Name == nil && o.Value.Lit() == "-n" }) {
-			a.set(as.Name.Value, unknownText) // a reference to another
+			a.set(as.Name.Value, unknownText, fromNowhere) // a reference to another
 		}
 		a.history(as.Name.Value)
 	}
@@ -320,22 +234,21 @@ func (a *analyzer) assign(as *syntax.Assign) {
 				list = append(list, a.fields(e.Value)...)
 			}
 		}
-		a.vars[name] = expand.Variable{Set: true, Kind: expand.Indexed, List: list}
+		a.vars.set(name, variable{expand.Variable{Set: true, Kind: expand.Indexed, List: list}, a.expanded})
 		return
 	}
 	if as.Index != nil {
 		a.substitutions(as.Index)
 		a.word(as.Value)
-		a.set(name, unknownText)
+		a.set(name, unknownText, a.expanded)
 		return
 	}
 	value := a.word(as.Value)
 	from := a.expanded
 	if as.Append {
-		value, from = a.vars[name].String()+value, max(from, a.taint[name])
+		value, from = a.value(name)+value, max(from, a.vars.at(name).from)
 	}
-	a.set(name, value)
-	a.taint[name] = from
+	a.set(name, value, from)
 	a.history(name)
 	a.dangerousVariable(name, value)
 }

@@ -42,7 +42,7 @@ func (a *analyzer) call(c *syntax.CallExpr, in data) data {
 			a.dangerousVariable(as.Name.Value, env[as.Name.Value])
 		}
 	}
-	if text, ok := a.aliases[c.Args[0].Lit()]; ok && !slices.Contains(a.calling, "alias "+c.Args[0].Lit()) {
+	if text, ok := a.aliases.get(c.Args[0].Lit()); ok && !slices.Contains(a.calling, "alias "+c.Args[0].Lit()) {
 		a.alias(c, text, in) // scripts do not know aliases: the word itself counts too
 	}
 	argv := a.fields(c.Args...)
@@ -62,6 +62,8 @@ func written(c *syntax.CallExpr) (text string, substituted bool) {
 			switch n := n.(type) {
 			case *syntax.CmdSubst:
 				substituted = true
+				return false
+			case *syntax.ProcSubst:
 				return false
 			case *syntax.ParamExp:
 				if n.Param != nil {
@@ -94,9 +96,15 @@ func (a *analyzer) alias(c *syntax.CallExpr, text string, in data) data {
 
 // run judges resolved words.
 func (a *analyzer) run(argv []string, in data, env map[string]string, from source) data {
-	if !a.tick() || a.depth >= maxDepth {
+	if a.running >= maxDepth {
+		a.find(Deny, "too-deep", argv[0], "commands within commands within commands", "say it directly")
 		return data{}
 	}
+	if !a.spend(runCost + len(argv)*nodeCost) {
+		return data{}
+	}
+	a.running++
+	defer func() { a.running-- }()
 	word := argv[0]
 	c := &invocation{a: a, name: strings.ToLower(path.Base(word)), args: argv[1:], in: in, env: env, from: from}
 	if a.c.Mode == ModeAllow && !slices.Contains(a.c.Allow, word) {
@@ -114,7 +122,7 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	case word == "":
 		return data{}
 	}
-	if body, ok := a.funcs[word]; ok && !slices.Contains(a.calling, word) {
+	if body, ok := a.funcs.get(word); ok && !slices.Contains(a.calling, word) {
 		a.calling = append(a.calling, word)
 		params := a.params
 		a.params = append([]string{}, argv[1:]...)

@@ -74,21 +74,31 @@ type Result struct {
 }
 
 // Analyze judges one command line. It runs nothing, and takes time linear in the text.
-func Analyze(text string, c Config) (r Result) {
+func Analyze(text string, c Config) Result {
 	if c.Mode == ModeOff {
 		return Result{Verdict: Allow}
 	}
+	a := newAnalyzer(c.filled())
+	a.whole(text)
+	return a.result()
+}
+
+// filled has the defaults in the place of what is not set.
+func (c Config) filled() Config {
 	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
 	c.Cwd, c.Home = cmp.Or(c.Cwd, "/workspace"), cmp.Or(c.Home, "/home/user")
-	a := newAnalyzer(c)
+	return c
+}
+
+// whole judges the outermost text.
+func (a *analyzer) whole(text string) {
 	defer func() { // what breaks the analysis is refused
 		if p := recover(); p != nil {
 			a.find(Deny, "internal", text, fmt.Sprintf("it cannot be judged: %v", p), "say it more simply")
-			r = a.result()
 		}
 	}()
+	a.budget += len(text) * byteCost
 	a.parse(text, data{})
-	return a.result()
 }
 
 // AnalyzeArgs judges a command that is run without a shell.
@@ -105,14 +115,24 @@ func AnalyzeArgs(args []string, c Config) Result {
 	return Analyze(strings.Join(quoted, " "), c)
 }
 
-// Steps bound what an analysis may cost, whatever the text does.
+// What an analysis may cost is bounded by the length of the text, whatever the text does: baseCost for any, and byteCost for
+// each byte. A unit is about a quarter of a microsecond; what the parts cost was measured.
 const (
-	maxDepth    = 24    // texts within texts
-	maxSteps    = 20000 // commands
-	maxFields   = 4096  // words of a command
-	maxBraces   = 256   // words of a brace expansion
+	baseCost    = 8000
+	byteCost    = 4
+	stmtCost    = 6
+	runCost     = 12
+	fieldCost   = 4
+	nodeCost    = 1
+	parseCost   = 40 // of a text within a text
+	textPerCost = 64 // bytes that are copied or searched for one unit
+
+	maxDepth    = 24   // texts within texts, commands within commands
+	maxNesting  = 200  // parentheses within parentheses: the parser is recursive
+	maxFields   = 4096 // words of a command
+	maxBraces   = 256  // words of a brace expansion
 	maxFindings = 32
-	maxText     = 256 << 10 // of everything parsed
+	maxText     = 256 << 10 // of what flows through a pipe
 )
 
 // unknown stands for what cannot be resolved, in a value.
@@ -137,21 +157,22 @@ func show(s string) string {
 
 // parse judges a text as a shell would read it, and returns what it would write, if that is known.
 func (a *analyzer) parse(text string, in data) data {
-	a.parsed += len(text)
 	switch {
-	case len(text) > a.c.MaxBytes || a.parsed > max(maxText, a.c.MaxBytes):
+	case len(text) > a.c.MaxBytes:
 		a.find(Deny, "too-long", text, fmt.Sprintf("more than %d bytes cannot be judged", a.c.MaxBytes), "write a script, and run that")
 		return data{}
 	case strings.ContainsAny(text, "\x00"+unknownText) || !utf8.ValidString(text):
 		a.find(Deny, "unparsable", text, "the text is no shell text: it holds bytes that no command has", "")
 		return data{}
-	case a.depth >= maxDepth:
+	case a.depth >= maxDepth || nesting(text) > maxNesting:
 		a.find(Deny, "too-deep", text, "commands within commands within commands", "say it directly")
+		return data{}
+	case a.depth > 0 && !a.spend(parseCost+len(text)*byteCost/2):
 		return data{}
 	}
 	a.depth++
 	defer func() { a.depth-- }()
-	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
+	file, err := a.parser.Parse(strings.NewReader(text), "")
 	if err != nil {
 		if pe, ok := errors.AsType[syntax.ParseError](err); ok {
 			a.at(pe.Pos)
@@ -160,6 +181,21 @@ func (a *analyzer) parse(text string, in data) data {
 		return data{}
 	}
 	return a.stmts(file.Stmts, in)
+}
+
+// nesting is how deep parentheses lie in each other, at the most: quotes and comments are not looked at.
+func nesting(text string) (deepest int) {
+	depth := 0
+	for i := range len(text) {
+		switch text[i] {
+		case '(':
+			depth++
+			deepest = max(deepest, depth)
+		case ')':
+			depth = max(depth-1, 0)
+		}
+	}
+	return deepest
 }
 
 // at sets the position that findings name: within a text within a text it stays where the outer one stands.
@@ -172,11 +208,13 @@ func (a *analyzer) at(p syntax.Pos) {
 // find adds a finding, once.
 func (a *analyzer) find(v Verdict, rule, text, message, safer string) {
 	f := Finding{Rule: rule, Verdict: v, Line: max(a.line, 1), Column: max(a.column, 1), Text: show(text), Message: message, Safer: safer}
-	if v == Deny {
-		a.denied = true
-	}
-	if len(a.findings) < maxFindings && !slices.Contains(a.findings, f) {
+	milder := slices.IndexFunc(a.findings, func(f Finding) bool { return f.Verdict.rank() < v.rank() })
+	switch {
+	case slices.Contains(a.findings, f):
+	case len(a.findings) < maxFindings:
 		a.findings = append(a.findings, f)
+	case milder >= 0:
+		a.findings = append(slices.Delete(a.findings, milder, milder+1), f)
 	}
 	a.worst = max(a.worst, v.rank())
 }

@@ -1,9 +1,12 @@
 package command
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // dangerous must not be allowed; harmless must not be denied, and ordinary must be allowed. Each line is one command.
@@ -386,24 +389,58 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// TestHostile: text that is made to be expensive is not.
+// hostile is text that is made to be expensive, in a size of about n bytes.
+func hostile(n int) map[string]string {
+	nest := func(open, inner, shut string) string {
+		k := n / (len(open) + len(shut))
+		return strings.Repeat(open, k) + inner + strings.Repeat(shut, k)
+	}
+	again := func(text string) string { return strings.Repeat(text, n/len(text)) }
+	numbered := func(text string) string {
+		var b strings.Builder
+		for i := 0; b.Len() < n; i++ {
+			b.WriteString(strings.ReplaceAll(text, "#", strconv.Itoa(i)))
+		}
+		return b.String()
+	}
+	long := "a=xxxxxxxxxxxxxxxx;" + strings.Repeat("a=$a$a;", 12)
+	return map[string]string{
+		"open substitutions": again("$("), "nested substitutions": nest("$(", "x", ")"), "backquotes": again("`x`"), "open braces": again("{"), "blocks": nest("{ ", "x;", "};"), "subshells": nest("( ", "x", ")"),
+		"brace expansion": "echo " + again("{a,b}"), "brace words": again("echo {a,b}{c,d}{e,f}{g,h}{i,j};"), "range": "echo {1..999999999}{1..999999999}", "ranges": again("{1..99}"),
+		"nested sh": strings.Repeat("sh -c '", min(n/8, 30)) + "x", "eval in eval": again("eval "), "sudo in sudo": again("sudo "), "xargs in xargs": again("xargs "), "many eval": again("eval 'eval x';"),
+		"quotes": again(`"'`), "pipes": again("a|") + "a", "and": again("a&&") + "a", "or": again("a||") + "a", "background": again("a&"), "semicolons": again("a;"), "words": "a" + again(" a"), "bang": again("! "),
+		"doubling": again("a=$a$a;") + "echo $a", "long value": long + "echo " + again("$a"), "long values": long + again("echo $a;"), "long split": long + again("for i in $a; do x; done;"), "long replace": long + again("echo ${a//*x*y/z};"),
+		"long files": long + again("echo $a>>f;") + "sh f", "long pipes": long + again("echo $a|tr x y;"), "long code": long + again(`python -c "$a";`), "long statements": long + again(`psql -c "$a";`),
+		"here-docs": again("cat <<A\n"), "here-strings": again("sh <<<x;"), "functions": again("f(){ g; }; g(){ f; }; f;"), "calls": numbered("f#(){ g; g; };g(){ f#; f#; };") + "f1",
+		"exponential": "f0(){ x; };" + exponential(n) + "f9", "recursion": again("f(){ f; }; f;"), "self": again("x='eval $x'; eval $x;"),
+		"loops": nest("for i in 1 2 3 4 5 6 7 8 9; do ", "x;", "done;"), "whiles": nest("while x; do ", "x;", "done;"), "ifs": nest("if x; then ", "a=$a;", "fi;"), "cases": nest("case x in x) ", "a=b", ";; esac"), "functions in functions": nest("f() { ", "x;", "};"),
+		"variables": numbered("v#=#;") + "x", "variables and branches": numbered("v#=#&&w#=#;"), "variables and subshells": numbered("v#=#;(x);"), "changes in depth": nest("if x; then a=1; b=2; ", "x;", "fi;"), "indirect": numbered("v#=v1;echo ${!v*};"),
+		"arithmetic": "echo $((" + nest("(", "1", ")") + "))", "additions": "echo $((" + again("1+") + "1))", "finds": again("find . -exec "), "seds": again("sed -e s/a/b/e;"), "redirections": "a" + again(" >b"), "tr": again("echo a|tr a-z A-Z;"),
+		"alias": again("alias a='a a';a;"), "process substitutions": again("a <(b);"), "nested process substitutions": nest("a <(", "b", ")"), "parameters": "echo " + nest("${a:-", "b", "}"), "glob": "echo " + again("*?["), "git": again("git -c a=b push +x;"),
+	}
+}
+
+// exponential is functions of which each calls the one before it twice.
+func exponential(n int) string {
+	var b strings.Builder
+	for i := 1; b.Len() < n; i++ {
+		fmt.Fprintf(&b, "f%d(){ f%d;f%d; };", i, i-1, i-1)
+	}
+	return b.String()
+}
+
+// TestHostile: no text costs more than its length allows, and what would is refused.
 func TestHostile(t *testing.T) {
-	n := 60 << 10
-	for name, text := range map[string]string{
-		"nested substitutions": strings.Repeat("$(", n/2), "closed substitutions": strings.Repeat("$(", 5000) + "x" + strings.Repeat(")", 5000),
-		"nested braces": strings.Repeat("{", n), "brace expansion": "echo " + strings.Repeat("{a,b}", 40), "range": "echo {1..999999999}{1..999999999}", "long range": strings.Repeat("{1..99}", 10),
-		"nested sh": strings.Repeat("sh -c '", 10) + "x", "quotes": strings.Repeat(`"'`, n/2), "pipes": strings.Repeat("a|", n/2) + "a", "semicolons": strings.Repeat("a;", n/2),
-		"doubling": "a=xxxxxxxxxxxxxxxx;" + strings.Repeat("a=$a$a;", 200) + "echo $a", "heredocs": strings.Repeat("cat <<A\n", 2000), "functions": "f(){ g; }; g(){ f; }; f",
-		"recursion": "f(){ f; }; f", "eval": "x='eval $x'; eval $x", "loops": strings.Repeat("for i in 1 2 3 4 5 6 7 8 9; do ", 20) + "x;" + strings.Repeat("done;", 20),
-		"arithmetic": "echo $((" + strings.Repeat("(", 5000) + "1" + strings.Repeat(")", 5000) + "))", "pattern": "x=" + strings.Repeat("a", 9000) + "; echo ${x//*a*a*a*a*b/c}",
-		"too long": strings.Repeat("a", 100<<10),
-	} {
-		start := time.Now()
-		r := Analyze(text, Config{})
-		if took := time.Since(start); took > 10*time.Second { // it hangs, or nearly
-			t.Errorf("%s: %s", name, took)
-		} else if testing.Verbose() {
-			t.Log(name, took, r.Verdict)
+	for _, n := range []int{400, 4 << 10, 63 << 10} {
+		for name, text := range hostile(n) {
+			a := newAnalyzer(Config{}.filled())
+			a.whole(text)
+			if over := -a.budget; over > len(text)*byteCost+parseCost {
+				t.Errorf("%s of %d bytes: a step that cost %d more than there was", name, len(text), over)
+			}
+			if r := a.result(); a.budget <= 0 && (r.Verdict != Deny || r.Findings[0].Verdict != Deny) {
+				t.Errorf("%s of %d bytes is not judged to its end: %+v", name, len(text), r)
+			}
 		}
 	}
 }
@@ -429,6 +466,18 @@ func FuzzAnalyze(f *testing.F) {
 func BenchmarkTypical(b *testing.B) {
 	for b.Loop() {
 		Analyze(`cd src && GOFLAGS=-mod=mod go build ./... && go test -run 'TestX|TestY' ./... 2>&1 | tee /tmp/out.txt | grep -v ok`, Config{})
+	}
+}
+
+// BenchmarkHostile is the worst that 4 KB can do.
+func BenchmarkHostile(b *testing.B) {
+	texts := hostile(4 << 10)
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		b.Run(strings.ReplaceAll(name, " ", "-"), func(b *testing.B) {
+			for b.Loop() {
+				Analyze(texts[name], Config{})
+			}
+		})
 	}
 }
 

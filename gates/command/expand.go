@@ -9,11 +9,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// environ is the analyzer's variables as the expander wants them. What was never set is unknown: it may come from outside.
 type environ struct{ a *analyzer }
 
 func (e environ) Get(name string) expand.Variable {
-	e.a.expanded = max(e.a.expanded, e.a.taint[name])
 	switch {
 	case name == "@" || name == "*":
 		if e.a.params == nil {
@@ -26,8 +24,12 @@ func (e environ) Get(name string) expand.Variable {
 		}
 		return unknownVariable
 	}
-	if v, ok := e.a.vars[name]; ok {
-		return v
+	if v, ok := e.a.vars.get(name); ok {
+		e.a.expanded = max(e.a.expanded, v.from)
+		if !e.a.spend(len(v.Str) / textPerCost) { // a few bytes can ask for a long value again and again
+			return unknownVariable
+		}
+		return v.Variable
 	}
 	if secretName(name) {
 		e.a.expanded = max(e.a.expanded, fromSecret)
@@ -49,8 +51,8 @@ func secretName(name string) bool {
 var unknownVariable = expand.Variable{Set: true, Kind: expand.String, Str: unknownText}
 
 func (e environ) Each(f func(string, expand.Variable) bool) {
-	for name, v := range e.a.vars {
-		if !f(name, v) {
+	for name, v := range e.a.vars.all() {
+		if !e.a.spend(nodeCost) || !f(name, v.Variable) {
 			return
 		}
 	}
@@ -58,10 +60,10 @@ func (e environ) Each(f func(string, expand.Variable) bool) {
 
 // Set implements expand.WriteEnviron, for ${x:=y} and arithmetic.
 func (e environ) Set(name string, v expand.Variable) error {
-	if len(v.Str) > e.a.c.MaxBytes {
+	if len(v.Str) > maxValue {
 		v = unknownVariable
 	}
-	e.a.vars[name] = v
+	e.a.vars.set(name, variable{v, e.a.expanded})
 	return nil
 }
 
@@ -96,16 +98,14 @@ func (a *analyzer) fields(words ...*syntax.Word) []string {
 		if w == nil {
 			continue
 		}
-		if braces(w) > maxBraces {
-			out = append(out, unknownText)
-			continue
+		list := []string{unknownText}
+		if braces(w) <= maxBraces && a.cheap(w) {
+			if l, err := expand.Fields(a.config(), w); err == nil {
+				list = l
+			}
 		}
-		list, err := expand.Fields(a.config(), w)
-		if err != nil {
-			list = []string{unknownText}
-		}
-		if out = append(out, list...); len(out) > maxFields {
-			return append(out[:maxFields], unknownText)
+		if out = append(out, list...); len(out) > maxFields || !a.spend(len(list)*fieldCost) {
+			return append(out[:min(len(out), maxFields)], unknownText)
 		}
 	}
 	return out
@@ -117,11 +117,12 @@ func (a *analyzer) word(w *syntax.Word) string {
 	if w == nil {
 		return ""
 	}
-	text, err := expand.Literal(a.config(), w)
-	if err != nil {
-		return unknownText
+	if a.cheap(w) {
+		if text, err := expand.Literal(a.config(), w); err == nil {
+			return text
+		}
 	}
-	return text
+	return unknownText
 }
 
 func (a *analyzer) document(w *syntax.Word) string {
@@ -129,11 +130,33 @@ func (a *analyzer) document(w *syntax.Word) string {
 	if w == nil {
 		return ""
 	}
-	text, err := expand.Document(a.config(), w)
-	if err != nil {
-		return unknownText
+	if a.cheap(w) {
+		if text, err := expand.Document(a.config(), w); err == nil {
+			return text
+		}
 	}
-	return text
+	return unknownText
+}
+
+// maxSearched is how long a value may be that ${x//pattern/} and its like search: that takes the square of it.
+const maxSearched = 256
+
+// cheap reports whether a word can be expanded in little time.
+func (a *analyzer) cheap(w *syntax.Word) bool {
+	cheap := true
+	syntax.Walk(w, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.CmdSubst, *syntax.ProcSubst: // they are judged, and paid for, by themselves
+			return false
+		case *syntax.ParamExp:
+			if (n.Repl != nil || n.Exp != nil) && n.Param != nil && len(a.value(n.Param.Value)) > maxSearched {
+				cheap = false
+			}
+		}
+		cheap = cheap && a.spend(nodeCost)
+		return cheap
+	})
+	return cheap
 }
 
 // braces is how many words a brace expansion makes, at most some more than maxBraces.

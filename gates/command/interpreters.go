@@ -1,7 +1,6 @@
 package command
 
 import (
-	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -69,14 +68,15 @@ func shellRule(c *invocation) {
 
 // shellText judges -c TEXT with its parameters.
 func (c *invocation) shellText(text string, params []string) {
-	saved, zero := c.a.params, c.a.vars["0"]
+	saved, zero := c.a.params, c.a.vars.at("0")
 	c.a.params = []string{}
 	if len(params) > 0 {
 		c.a.params = params[1:]
-		c.a.set("0", params[0])
+		c.a.set("0", params[0], c.from)
 	}
 	c.a.inShell(c, text)
-	c.a.params, c.a.vars["0"] = saved, zero
+	c.a.params = saved
+	c.a.vars.set("0", zero)
 }
 
 // scriptFile judges a script that is named.
@@ -183,7 +183,7 @@ func (c *invocation) inline(code string) {
 	switch {
 	case c.from == fromNetwork:
 		c.deny("download-run", "it runs code from the network", "download, read, then run")
-	case starts().MatchString(code):
+	case c.a.matches(starts(), code):
 		c.deny("interpreter-process", "inline code starts processes, opens sockets, removes files or hides what it does", "write a script into the workspace and run it")
 	default:
 		c.ask("inline-code", "inline code is not judged", "write a script into the workspace and run it")
@@ -197,7 +197,7 @@ func awk(c *invocation) {
 	}
 	code := o.rest[0]
 	switch {
-	case strings.Contains(code, "system(") || strings.Contains(code, "/inet/") || awkPipe().MatchString(code):
+	case strings.Contains(code, "system(") || strings.Contains(code, "/inet/") || c.a.matches(awkPipe(), code):
 		c.deny("interpreter-process", "the program starts processes or opens sockets", "let the shell do that, where it can be seen")
 	case hasUnknown(code):
 		c.ask("unresolved", "the program cannot be told beforehand", "")
@@ -271,25 +271,27 @@ func trap(c *invocation) {
 func aliasRule(c *invocation) {
 	for _, arg := range c.args {
 		if name, text, ok := strings.Cut(arg, "="); ok {
-			c.a.aliases[name] = text
+			c.a.aliases.set(name, text)
 		}
 	}
 }
 
 func cd(c *invocation) {
 	o := parseOptions(c.args)
+	dir := nowhere
 	switch {
+	case c.name == "popd":
 	case len(o.rest) == 0:
-		c.a.cwd, c.a.moved = c.a.c.Home, false
-	case o.rest[0] == "-" || hasUnknown(o.rest[0]):
-		c.a.moved = true
-	default:
-		c.a.cwd, c.a.moved = c.a.abs(o.rest[0]), c.a.moved && !path.IsAbs(o.rest[0])
+		dir = c.a.c.Home
+	case o.rest[0] != "-":
+		dir = c.a.abs(o.rest[0])
 	}
-	c.a.set("PWD", c.a.cwd)
-	if c.a.moved {
-		c.a.set("PWD", unknownText)
+	c.a.set("OLDPWD", c.a.value("PWD"), fromNowhere)
+	c.a.dir.set(cwdName, dir)
+	if hasUnknown(dir) {
+		dir = unknownText
 	}
+	c.a.set("PWD", dir, fromNowhere)
 }
 
 func flockRule(c *invocation) {

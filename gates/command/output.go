@@ -69,6 +69,9 @@ func (c *invocation) read() data {
 	out := data{}
 	first := true
 	for _, p := range parseOptions(c.args).rest {
+		if !c.a.spend(fieldCost) {
+			break
+		}
 		full := c.a.abs(p)
 		d, ok := c.a.files[full]
 		if !ok && secretPath(full, c.a.c.Home) {
@@ -119,7 +122,7 @@ func (c *invocation) computed(in data) (string, bool) {
 		text, _, err := expand.Format(&expand.Config{}, strings.TrimPrefix(c.args[0], "--"), c.args[1:])
 		return text, err == nil
 	case "pwd":
-		return c.a.cwd + "\n", !c.a.moved
+		return c.a.cwd() + "\n", !hasUnknown(c.a.cwd())
 	case "true", "false", ":", "cd", "mkdir", "export", "unset", "alias", "test", "[", "sleep", "wait", "touch", "rm", "chmod":
 		return "", true
 	case "which", "command", "type", "whence":

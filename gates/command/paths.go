@@ -85,6 +85,8 @@ func (a *analyzer) whereUnknown(full string) place {
 	switch {
 	case below(known, "/tmp/x") || strings.HasPrefix(known, "/tmp/"):
 		return inTmp
+	case known == a.c.Cwd+"/" && rest == "": // if it is empty, all of the workspace
+		return notKnown
 	case strings.HasPrefix(known, a.c.Cwd+"/"):
 		return inWorkspace
 	case known == "/" && rest == "": // a variable alone, or one that may be empty before /
@@ -198,9 +200,21 @@ func (a *analyzer) abs(p string) string {
 	}
 	switch {
 	case path.IsAbs(p):
-		return path.Clean(p)
-	case a.moved:
-		return path.Join("/"+unknownText, p)
+	case strings.HasPrefix(p, unknownText): // it may be absolute
+		p = "/" + p
+	default:
+		p = a.cwd() + "/" + p
 	}
-	return path.Join(a.cwd, p)
+	if _, rest, found := strings.Cut(p, unknownText); found && strings.Contains(rest, "..") { // who knows where that leads
+		return nowhere
+	}
+	return path.Clean(p)
 }
+
+// cwdName is what the working directory is kept under, and nowhere one that is not known.
+const (
+	cwdName = "cwd"
+	nowhere = "/" + unknownText
+)
+
+func (a *analyzer) cwd() string { return a.dir.at(cwdName) }

@@ -136,7 +136,7 @@ func cloud(c *invocation) {
 	text := c.text()
 	switch {
 	case strings.Contains(text, "--dry-run") && !strings.Contains(text, "--dry-run=none") || slices.Contains(c.args, "--help") || slices.Contains(c.args, "-h") && c.name != "docker":
-	case cloudWords().MatchString(text):
+	case c.a.matches(cloudWords(), text):
 		c.deny("infrastructure", "it destroys what runs elsewhere", "look first: plan, get, list, --dry-run")
 	case (c.name == "kubectl" || c.name == "oc") && (slices.Contains(c.args, "secret") || slices.Contains(c.args, "secrets")) && slices.Contains(c.args, "get"):
 		c.ask("secrets", "it reads credentials", "")
@@ -191,7 +191,7 @@ func database(c *invocation) {
 	case c.name == "dropdb" || c.name == "dropuser" || c.name == "mysqladmin" && strings.Contains(text, "drop"), c.name == "pg_restore" && parseOptions(c.args).has('c', "clean"),
 		(c.name == "rails" || c.name == "rake") && (strings.Contains(text, "db:drop") || strings.Contains(text, "db:reset")), strings.Contains(text, "prisma migrate reset") || c.name == "prisma" && strings.Contains(text, "migrate reset"):
 		c.deny("database", "it destroys a database", "")
-	case destroys().MatchString(text) && !(hasWhere().MatchString(text) && !strings.Contains(strings.ToLower(text), "drop") && !strings.Contains(strings.ToLower(text), "truncate")):
+	case c.a.matches(destroys(), text) && !(hasWhere().MatchString(text) && !strings.Contains(strings.ToLower(text), "drop") && !strings.Contains(strings.ToLower(text), "truncate")):
 		c.deny("database", "the statement loses data", "say which rows with WHERE, in a transaction")
 	case strings.Contains(text, `\!`) && c.name == "psql", strings.Contains(text, "system ") && strings.HasPrefix(c.name, "my"):
 		c.deny("editor-shell", "the client is told to start a shell", "")
@@ -218,7 +218,7 @@ func publishRule(c *invocation) {
 // history judges variables of the shell's history.
 func (a *analyzer) history(name string) {
 	if strings.HasPrefix(name, "HIST") {
-		value := a.vars[name].String()
+		value := a.value(name)
 		if value == "" || value == "0" || value == "/dev/null" || name == "HISTCONTROL" || name == "HISTIGNORE" {
 			a.find(Deny, "history", name+"="+value, "it switches the shell's history off", "")
 		}
@@ -249,7 +249,7 @@ func setsVariables(c *invocation) {
 	switch c.name {
 	case "unset":
 		for _, name := range parseOptions(c.args).rest {
-			a.set(name, "")
+			a.set(name, "", fromNowhere)
 		}
 	case "set":
 		if i := slices.Index(c.args, "--"); i >= 0 {
@@ -261,14 +261,13 @@ func setsVariables(c *invocation) {
 		}
 	case "read", "mapfile", "readarray", "getopts", "wait":
 		for _, name := range parseOptions(c.args, "-p", "-t", "-n", "-N", "-d", "-u", "-i", "-a").rest {
-			a.set(name, unknownText)
-			a.taint[name] = c.in.from
+			a.set(name, unknownText, c.in.from)
 		}
-		a.set("REPLY", unknownText)
-		a.set("MAPFILE", unknownText)
+		a.set("REPLY", unknownText, c.in.from)
+		a.set("MAPFILE", unknownText, c.in.from)
 	case "printf":
 		if len(c.args) > 1 && c.args[0] == "-v" {
-			a.set(c.args[1], unknownText)
+			a.set(c.args[1], unknownText, c.from)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func (a *analyzer) inShell(c *invocation, text string) data {
 
 func init() {
 	rules["xargs"], rules["parallel"], rules["find"], rules["fd"], rules["fdfind"] = xargs, parallel, findRule, fd, fd
-	rules["eval"], rules["source"], rules["."], rules["trap"], rules["alias"], rules["cd"], rules["pushd"] = evalRule, source1, source1, trap, aliasRule, cd, cd
+	rules["eval"], rules["source"], rules["."], rules["trap"], rules["alias"], rules["cd"], rules["pushd"], rules["popd"] = evalRule, source1, source1, trap, aliasRule, cd, cd, cd
 	rules["flock"], rules["script"], rules["su"], rules["expect"] = flockRule, scriptRule, su, expectRule
 	for _, name := range []string{"poetry", "pipenv", "uv", "bundle", "pdm", "rye", "hatch", "mise", "asdf", "direnv", "nix", "devbox", "npm", "pnpm", "yarn", "bun"} {
 		rules[name] = runner

@@ -1,0 +1,122 @@
+package command
+
+import (
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// chain judges A && B && …, or A || B. What stands behind && finds what all before it did; when the chain is over, only A
+// is certain to have run.
+func (a *analyzer) chain(c *syntax.BinaryCmd, in data) data {
+	if c.Op == syntax.OrStmt {
+		out := a.stmt(c.X, in)
+		if leaves(c.Y) { // who comes behind this knows that X went well
+			a.isolated(func() data { return a.stmt(c.Y, in) })
+			return out
+		}
+		return vague(join(out, a.maybe(func() data { return a.stmt(c.Y, in) })))
+	}
+	parts := []*syntax.Stmt{c.Y}
+	first := c.X
+	for {
+		and, ok := first.Cmd.(*syntax.BinaryCmd)
+		if !ok || and.Op != syntax.AndStmt || first.Negated || first.Background || len(first.Redirs) > 0 {
+			break
+		}
+		parts = append(parts, and.Y)
+		first = and.X
+	}
+	out := a.stmt(first, in)
+	known := true
+	a.maybe(func() data {
+		for _, s := range slices.Backward(parts) {
+			out = join(out, a.stmt(s, in))
+		}
+		known = out.known
+		return out
+	})
+	out.known = known
+	return out
+}
+
+// leaves reports whether a statement ends the script, the function or the loop that it stands in.
+func leaves(s *syntax.Stmt) bool {
+	switch c := s.Cmd.(type) {
+	case *syntax.CallExpr:
+		return len(c.Args) > 0 && slices.Contains([]string{"exit", "return", "break", "continue"}, c.Args[0].Lit())
+	case *syntax.Block:
+		return len(c.Stmts) > 0 && leaves(c.Stmts[len(c.Stmts)-1])
+	}
+	return false
+}
+
+func (a *analyzer) ifClause(c *syntax.IfClause, in data) data {
+	var out data
+	for ; c != nil; c = c.Else {
+		a.stmts(c.Cond, in)
+		out = join(out, a.maybe(func() data { return a.stmts(c.Then, in) }))
+	}
+	return vague(out)
+}
+
+// forget makes unknown what a loop's body changes from one round to the next, because it runs any number of times.
+func (a *analyzer) forget(body []*syntax.Stmt) {
+	for _, s := range body {
+		syntax.Walk(s, func(n syntax.Node) bool {
+			switch n := n.(type) {
+			case *syntax.Assign:
+				if n.Name != nil && n.Append {
+					a.set(n.Name.Value, unknownText, a.vars.at(n.Name.Value).from)
+				}
+			case *syntax.CallExpr:
+				if len(n.Args) > 0 && slices.Contains([]string{"cd", "pushd", "popd"}, n.Args[0].Lit()) && !stays(n) {
+					a.dir.set(cwdName, nowhere)
+				}
+			case *syntax.Subshell, *syntax.CmdSubst: // what moves there comes back
+				return false
+			}
+			return a.spend(nodeCost)
+		})
+	}
+}
+
+// stays reports whether a cd goes to the same directory from everywhere.
+func stays(c *syntax.CallExpr) bool {
+	return len(c.Args) == 2 && (strings.HasPrefix(c.Args[1].Lit(), "/") || strings.HasPrefix(c.Args[1].Lit(), "~"))
+}
+
+// maxItems is for how many items a loop is gone through one by one.
+const maxItems = 32
+
+func (a *analyzer) forClause(c *syntax.ForClause, in data) data {
+	loop, ok := c.Loop.(*syntax.WordIter)
+	if !ok {
+		a.substitutions(c.Loop)
+		a.forget(c.Do)
+		return a.maybe(func() data { return a.stmts(c.Do, in) })
+	}
+	items := a.fields(loop.Items...)
+	from := a.expanded
+	if !loop.InPos.IsValid() {
+		items = a.params
+	}
+	a.forget(c.Do)
+	if len(items) == 0 || len(items) > maxItems || a.budget < baseCost/2 || slices.ContainsFunc(items, hasUnknown) {
+		items = append(items[:min(len(items), maxItems)], unknownText)
+	}
+	out := data{known: true}
+	for _, item := range items {
+		if hasUnknown(item) { // any number of words, or none
+			out = join(out, a.maybe(func() data {
+				a.set(loop.Name.Value, item, from)
+				return a.stmts(c.Do, in)
+			}))
+			continue
+		}
+		a.set(loop.Name.Value, item, from)
+		out = join(out, a.stmts(c.Do, in))
+	}
+	return out
+}
