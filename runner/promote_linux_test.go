@@ -15,7 +15,6 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/flock"
-	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
 // second opens another supervisor on the bench's state and workspace, as another process does.
@@ -138,41 +137,21 @@ func TestPromotesOfTwoProcesses(t *testing.T) {
 	}
 }
 
-// A checkpoint of another feature is none of this one's, whatever is asked of it.
-func TestCheckpointOfAnotherFeature(t *testing.T) {
+// A checkpoint of another feature moves nothing, whole or by paths, and is not promoted.
+func TestForeignCheckpointMovesNothing(t *testing.T) {
 	b := newNative(t, runner.Options{})
 	run(t, b, steps(b, "f", "echo f > x"))
 	run(t, b, steps(b, "g", "echo g > x"))
-	list, err := b.Checkpoints(t.Context(), "g")
-	if err != nil || len(list) == 0 {
+	g, err := b.CheckpointOf(t.Context(), "g@head")
+	if err != nil {
 		t.Fatal(err)
 	}
-	foreign := list[len(list)-1].ID
-	for name, do := range map[string]func() error{
-		"rollback": func() error {
-			_, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: foreign})
-			return err
-		},
-		"paths": func() error {
-			_, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: foreign, Paths: []string{"x"}})
-			return err
-		},
-		"promote": func() error {
-			_, err := b.Promote(t.Context(), "f@"+foreign, runner.PromoteOptions{})
-			return err
-		},
-		"fork": func() error {
-			_, err := b.Fork(t.Context(), "f@"+foreign, "h")
-			return err
-		},
-		"drop": func() error { return b.DropCheckpoints(t.Context(), "f@"+foreign) },
-		"diff": func() error {
-			return b.Diff(t.Context(), "f@"+foreign, os.Stderr, snapshot.DiffOptions{})
-		},
-		"label": func() error { return b.Label(t.Context(), "f@"+foreign, "mine") },
+	for name, err := range map[string]error{
+		"rollback": second(b.Rollback(t.Context(), "f", runner.RollbackOptions{To: g.ID})),
+		"paths":    second(b.Rollback(t.Context(), "f", runner.RollbackOptions{To: g.ID, Paths: []string{"x"}})),
+		"promote":  second(b.Promote(t.Context(), "f@"+g.ID, runner.PromoteOptions{})),
 	} {
-		e := wantError(t, do(), runner.CodeNotFound, runner.ExitRefused)
-		if !strings.Contains(e.Cause, foreign) {
+		if e := wantError(t, err, runner.CodeNotFound, runner.ExitRefused); !strings.Contains(e.Cause, g.ID) {
 			t.Errorf("%s: %s", name, e.Cause)
 		}
 	}
