@@ -204,6 +204,20 @@ func spellings(path string) ([]string, error) {
 
 // readFile reads and parses one file. For the untrusted side the last component must not be a link.
 func readFile(path string, untrusted bool) (*document, error) {
+	data, err := readText(path, untrusted)
+	if err != nil {
+		return nil, err
+	}
+	d, err := parse(path, data)
+	if err != nil {
+		return nil, err
+	}
+	d.untrusted = untrusted
+	return d, nil
+}
+
+// readText reads one file of at most maxFile bytes, and one more when it is longer.
+func readText(path string, untrusted bool) ([]byte, error) {
 	f, err := openFile(path, untrusted)
 	if err != nil {
 		return nil, err
@@ -223,12 +237,7 @@ func readFile(path string, untrusted bool) (*document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading %s: %w", path, err)
 	}
-	d, err := parse(path, data)
-	if err != nil {
-		return nil, err
-	}
-	d.untrusted = untrusted
-	return d, nil
+	return data, nil
 }
 
 // Builtin returns the names of the built-in profiles, sorted.

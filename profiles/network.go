@@ -93,10 +93,19 @@ func (p *Profile) StepRule(step string) (egress.Policy, error) {
 	case step != "" && !ok && len(p.Steps) > 0:
 		names := slices.Sorted(maps.Keys(p.Steps))
 		return egress.Policy{}, fmt.Errorf("%w: %q; the profile %s has %s%s", ErrNoStep, step, p.Name, strings.Join(names, ", "), didYouMean(step, names))
-	case !ok || s.Network == "" && s.Rule == nil:
+	case !ok:
 		return p.policy(&p.Network.NetworkRule), nil
+	}
+	return p.ruleOf(s)
+}
+
+// ruleOf is the rule that a step names, or has.
+func (p *Profile) ruleOf(s StepPolicy) (egress.Policy, error) {
+	switch {
 	case s.Rule != nil:
 		return p.policy(s.Rule), nil
+	case s.Network == "":
+		return p.policy(&p.Network.NetworkRule), nil
 	case s.Network == string(egress.ModeNone):
 		return egress.Policy{Mode: egress.ModeNone}, nil
 	}

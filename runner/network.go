@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -56,7 +57,15 @@ func rulesOf(r *Request) ([]*egress.Rule, error) {
 // ruleOf is a step's own rule, else the one that the profile has for steps of its name.
 func ruleOf(p *profiles.Effective, st *Step) (*egress.Rule, error) {
 	if st.Network != nil {
-		return egress.Parse(*st.Network)
+		policy := *st.Network
+		if policy.Groups == nil {
+			policy.Groups = p.Network.Groups
+		}
+		policy.Deny = append(slices.Clone(policy.Deny), p.Network.Deny...)
+		if policy.Limits == (egress.Limits{}) {
+			policy.Limits = p.NetworkTotal()
+		}
+		return egress.Parse(policy)
 	}
 	policy, err := p.StepRule(st.Name)
 	if err != nil {
@@ -107,11 +116,31 @@ func (t *task) goOnline(ctx context.Context) error {
 			return refuse(CodeConfiguration, "choose another port, or 0 for any", "%v", err)
 		}
 		t.res.Ports = append(t.res.Ports, Port{at, p.Port})
+		t.tellPort(Port{at, p.Port})
 		if !t.owner || !t.req.Detach { // else as long as the sandbox
 			t.hide = append(t.hide, stop)
 		}
 	}
 	return nil
+}
+
+// tellPort tells the caller, who may have asked for any port.
+func (t *task) tellPort(p Port) {
+	if t.req.Progress == nil {
+		return
+	}
+	t.progress.Lock()
+	defer t.progress.Unlock()
+	t.req.Progress(Progress{TaskID: t.res.TaskID, Feature: t.feature.Name, State: t.state, Steps: len(t.req.Steps), Ports: []Port{p},
+		Message: fmt.Sprintf("port %d is shown at %s", p.Container, p.Host)})
+}
+
+// Ports are what the task shows, once it has started.
+func (r *Running) Ports() []Port {
+	if r.t == nil {
+		return nil
+	}
+	return r.t.res.Ports
 }
 
 // underRule runs a step under its rule, and says in its result what it did with the network.

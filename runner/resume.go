@@ -171,7 +171,7 @@ func (t *task) again(ctx context.Context) error {
 	t.res.TaskID, t.res.Created = record.ID, record.Created
 	old := result(record)
 	for i, st := range record.Steps {
-		r := StepResult{N: st.N, Args: st.Args, State: st.State, Checkpoint: st.Checkpoint}
+		r := StepResult{N: st.N, Name: t.req.Steps[i].Name, Args: st.Args, State: st.State, Checkpoint: st.Checkpoint}
 		if old != nil && i < len(old.Steps) && st.State == StepDone {
 			r = old.Steps[i]
 			r.Checkpoint = st.Checkpoint

@@ -66,7 +66,7 @@ func (t *task) step(ctx context.Context, i int) (*StepResult, error) {
 	t.ran = true
 	t.stepping.Store(int32(n))
 	t.done = &StepMove{N: n, From: StepRunning, To: StepInterrupted} // unless we learn better
-	*r = StepResult{N: n, Args: r.Args, State: StepInterrupted}
+	*r = StepResult{N: n, Name: r.Name, Args: r.Args, State: StepInterrupted}
 	run := func() error { return t.steps.Run(ctx, t.command(n), r) }
 	if err := t.underRule(ctx, n, r, run); err != nil {
 		return r, err

@@ -224,7 +224,7 @@ func (t *task) submission() (Submission, error) {
 			return sub, err
 		}
 		sub.Task.Steps = append(sub.Task.Steps, StepRecord{N: i + 1, State: StepNotStarted, Args: st.Args, Retry: st.Retry, Options: options})
-		t.res.Steps = append(t.res.Steps, StepResult{N: i + 1, State: StepNotStarted, Args: st.Args})
+		t.res.Steps = append(t.res.Steps, StepResult{N: i + 1, Name: st.Name, State: StepNotStarted, Args: st.Args})
 	}
 	if r.Key != "" {
 		sub.KeyDigest = digestOf("task", r.Workspace, r.Feature, sub.Task.Steps, r.Profile.Digest, sub.Task.Options, r.Remove, r.Detach)

@@ -71,7 +71,7 @@ type Step struct {
 	Timeout  time.Duration  `json:"timeout,omitempty"` // 0: the profile's
 	Limits   *quota.Limits  `json:"limits,omitempty"`  // nil: only the feature's; else on the step's own cgroup
 	Name     string         `json:"name,omitempty"`    // of the profile's steps, whose rule then holds
-	Network  *egress.Policy `json:"rule,omitempty"`    // over the profile's; nil: what the profile has for Name
+	Network  *egress.Policy `json:"rule,omitempty"`    // with the profile's groups and denials; nil: what the profile has for Name
 	Retry    bool           `json:"retry,omitempty"`   // it may be run again after it was interrupted
 }
 
@@ -91,6 +91,7 @@ type Progress struct {
 	Step    int    // 1-based while running, else 0
 	Steps   int    // how many there are
 	Message string // for a person
+	Ports   []Port // that are shown from now on
 }
 
 // Result is how a task ended. A task that failed has a Result, not an error.

@@ -28,6 +28,7 @@ stop it. --since goes on after the number of the last one seen.`,
 	f := cmd.Flags()
 	f.StringVar(&o.Task, "task", "", "only a task's, by its id")
 	f.Int64Var(&o.Since, "since", 0, "only those after this number")
+	f.BoolVar(&o.Network, "network", false, "only what was wanted of the network, and what came of it")
 	f.BoolVarP(&o.Follow, "follow", "f", false, "wait for more")
 	return cmd
 }

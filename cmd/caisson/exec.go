@@ -19,11 +19,15 @@ type execOptions struct {
 	workdir, user, key string
 	env                []string
 	timeout            time.Duration
+	network            networkFlags
+	ports              ports
 }
 
 func (o *execOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.workdir, "workdir", "w", "", "the command's working directory inside (default /workspace)")
 	f.StringVarP(&o.user, "user", "u", "", "uid[:gid] of the command, inside (default: the profile's)")
+	o.network.addFlags(f)
+	o.ports.addFlags(f)
 	f.StringArrayVarP(&o.env, "env", "e", nil, "a variable: NAME=VALUE, or NAME to pass the host's on; repeatable")
 }
 
@@ -119,7 +123,12 @@ func (o *execOptions) request(feature string, command []string) (*runner.Request
 		}
 		step.Env = append(step.Env, e)
 	}
-	return &runner.Request{Feature: feature, Steps: []runner.Step{step}, Key: o.key}, nil
+	var err error
+	if step.Network, err = o.network.policy(); err != nil {
+		return nil, err
+	}
+	publish, err := o.ports.publish()
+	return &runner.Request{Feature: feature, Steps: []runner.Step{step}, Key: o.key, Publish: publish}, err
 }
 
 // parseUser reads UID or UID:GID.

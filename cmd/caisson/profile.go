@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner"
 )
@@ -20,7 +22,8 @@ func newProfileCommand(a *app) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newProfileLsCommand(a), newProfileShowCommand(a), newProfileValidateCommand(a), newProfileSchemaCommand(a))
+	cmd.AddCommand(newProfileLsCommand(a), newProfileShowCommand(a), newProfileValidateCommand(a), newProfileSchemaCommand(a),
+		newProfileTryCommand(a))
 	return cmd
 }
 
@@ -133,15 +136,73 @@ func runProfileValidate(a *app, files []string) error {
 }
 
 func newProfileSchemaCommand(a *app) *cobra.Command {
-	return &cobra.Command{
+	task := false
+	cmd := &cobra.Command{
 		Use:   "schema",
-		Short: "Print the JSON Schema of a profile file",
+		Short: "Print the JSON Schema of a profile file, or of a file of steps",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := a.stdout.Write(append(profiles.Schema(), '\n'))
+			schema := profiles.Schema
+			if task {
+				schema = profiles.TaskSchema
+			}
+			_, err := a.stdout.Write(append(schema(), '\n'))
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&task, "task", false, "of the file that run --file takes")
+	return cmd
+}
+
+func newProfileTryCommand(a *app) *cobra.Command {
+	step := ""
+	cmd := &cobra.Command{
+		Use:   "try NAME | FILE",
+		Short: "Say which destinations a profile's network rule allows",
+		Long: `Read destinations, one a line, NAME:PORT or ADDRESS:PORT, and print for each, as a line of JSON, whether the rule allows
+it, which entry decided, and which would allow it. It is decided by the code that decides at run time; nothing is looked
+up or reached, and what a name resolves to is decided when it is dialled.`,
+		Example: `  echo proxy.golang.org:443 | caisson profile try go --step fetch`,
+		Args:    exactly(1, "one profile"),
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return profileNames(), cobra.ShellCompDirectiveDefault
+		},
+		RunE: func(_ *cobra.Command, args []string) error { return runProfileTry(a, args[0], step) },
+	}
+	cmd.Flags().StringVar(&step, "step", "", "the step whose rule is asked (default: the rule of steps without a name)")
+	return cmd
+}
+
+// tried is a line of profile try.
+type tried struct {
+	Destination string `json:"destination"`
+	egress.Verdict
+}
+
+func runProfileTry(a *app, ref, step string) error {
+	sources := profileSources()
+	sources.Name, sources.File = profiles.SplitRef(ref)
+	e, err := load(sources)
+	if err != nil {
+		return err
+	}
+	policy, err := e.StepRule(step)
+	if err != nil {
+		return usage("--step: %v", err)
+	}
+	rule, err := egress.Parse(policy)
+	if err != nil {
+		return configuration(err, "the rule cannot be read", "caisson profile validate")
+	}
+	lines := bufio.NewScanner(a.stdin)
+	for lines.Scan() {
+		if text := strings.TrimSuffix(lines.Text(), "\r"); text != "" {
+			if err := writeJSON(a.stdout, tried{text, rule.Try(text)}, ""); err != nil {
+				return err
+			}
+		}
+	}
+	return lines.Err()
 }
 
 // profileSources is where profiles lie, without the caller's variables and workspace.
@@ -153,13 +214,15 @@ func profileSources() profiles.LoadOptions {
 // load is profiles.Load; a file that cannot be read is a mistake in the configuration, not a failure of ours.
 func load(o profiles.LoadOptions) (*profiles.Effective, error) {
 	e, err := profiles.Load(o)
+	return e, configuration(err, "the profile cannot be read", "caisson profile ls")
+}
+
+// configuration makes an error of reading a file one in the configuration; a mistake in it says itself what it is.
+func configuration(err error, cause, remedy string) error {
 	if _, ok := errors.AsType[*profiles.Error](err); err == nil || ok {
-		return e, err
+		return err
 	}
-	return nil, &runner.Error{
-		Code: runner.CodeConfiguration, Cause: "the profile cannot be read", Err: err,
-		Remedy: "caisson profile ls", Exit: exitRefused,
-	}
+	return &runner.Error{Code: runner.CodeConfiguration, Cause: cause, Err: err, Remedy: remedy, Exit: exitRefused}
 }
 
 func profileNames() []string {

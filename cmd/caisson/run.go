@@ -57,6 +57,9 @@ func newRunCommand(a *app) *cobra.Command {
 	f.BoolVar(&o.noCheckpoints, "no-checkpoints", false, "none by themselves, but before what destroys")
 	f.StringVar(&o.key, "key", "", "idempotency key: asked again with the same key, the task is not run again")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "do not say what became of the change")
+	o.ports.addFlags(f)
+	f.StringVar(&o.learn, "learn", "", "print the smallest profile that would do for the network; allow (the default) lets the public internet be reached, enforce keeps the rules")
+	f.Lookup("learn").NoOptDefVal = runner.LearnAllow
 	completeFlag(cmd, "feature", a.completeFeatures(0))
 	completeFlag(cmd, "profile", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return profileNames(), cobra.ShellCompDirectiveDefault
@@ -108,6 +111,11 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	signals.stop()
 	if err != nil {
 		return err
+	}
+	if o.learn != "" {
+		if err := a.reportLearned(result, request.Profile); err != nil {
+			return err
+		}
 	}
 	return a.reportRun(result, o)
 }
@@ -195,7 +203,13 @@ func (a *app) attach(r *runner.Request, o streamOptions, cancel context.CancelCa
 	r.Stdout, r.Stderr = &reader{Writer: a.stdout, cancel: cancel}, stderr
 	s.undo = append(s.undo, func() { a.midLine = stderr.midLine })
 	line := newProgress(a.stderr)
-	r.Progress = func(p runner.Progress) { line.set(progressText(p)) }
+	r.Progress = func(p runner.Progress) {
+		if len(p.Ports) > 0 {
+			a.tellPorts(p.Ports)
+			return
+		}
+		line.set(progressText(p))
+	}
 	s.undo = append(s.undo, func() { line.set("") })
 	return s, nil
 }
@@ -242,6 +256,9 @@ func (a *app) reportResult(r *runner.Result, o *runOptions) {
 	}
 	if r.Verdict == runner.VerdictGate {
 		a.reportFindings(r.Gates)
+	}
+	if o.learn == "" {
+		a.reportNetwork(r)
 	}
 	if o.quiet {
 		return

@@ -41,6 +41,7 @@ func runDetached(ctx context.Context, a *app, o *runOptions) error {
 	}
 	name := started.Feature
 	a.note("feature %s is live", name)
+	a.tellPorts(started.Ports)
 	fmt.Fprintf(a.stderr, "  output:  caisson logs --follow %s\n  command: caisson exec %s -- COMMAND\n  end:     caisson stop %s\n", name, name, name)
 	return nil
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner"
 )
@@ -19,6 +21,10 @@ type runOptions struct {
 	allowProtected              []string
 
 	steps         []string // each a line for sh -c, instead of args
+	file          string   // of steps, instead of both
+	task          *profiles.Task
+	ports         ports
+	learn         string
 	retry, detach bool
 	noCheckpoints bool
 	key           string
@@ -40,7 +46,8 @@ func (o *runOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.workdir, "workdir", "w", "", "the command's working directory inside (default /workspace)")
 	f.StringArrayVar(&o.labels, "label", nil, "KEY=VALUE kept with the feature; repeatable")
 	f.StringVar(&o.patchFile, "patch-file", "", "where --promote=patch writes")
-	f.StringArrayVar(&o.steps, "step", nil, "a step, as a line for sh; repeatable, run in order until one fails, a checkpoint after each")
+	f.StringArrayVar(&o.steps, "step", nil, "a step, as a line for sh; repeatable, run in order until one fails, a checkpoint after each. NAME: LINE runs under the profile's rule for that name")
+	f.StringVarP(&o.file, "file", "f", "", "a file of steps (caisson profile schema --task)")
 	f.StringArrayVar(&o.allowProtected, "allow-protected", nil, "glob of protected paths that may be changed all the same; repeatable")
 }
 
@@ -58,16 +65,23 @@ func (o *runOptions) check(a *app) error {
 	switch {
 	case len(o.args) > 0 && len(o.steps) > 0:
 		return usage("a command and --step exclude each other")
-	case len(o.args) == 0 && len(o.steps) == 0 && !o.detach:
+	case o.file != "" && len(o.args)+len(o.steps) > 0:
+		return usage("a command or --step, and --file exclude each other")
+	case len(o.args) == 0 && len(o.steps) == 0 && o.file == "" && !o.detach:
 		return usage("no command given")
+	case o.learn != "" && o.learn != runner.LearnAllow && o.learn != runner.LearnEnforce:
+		return usage("--learn %q: one of allow, enforce", o.learn)
+	case o.learn != "" && o.detach:
+		return usage("--learn and -d exclude each other: what was learnt is said at the end")
 	case o.detach && o.remove:
 		return usage("-d and --rm exclude each other")
 	case o.detach && a.persistence == "memory":
 		return usage("-d and --state-persistence memory exclude each other")
 	case o.remove && o.promote != "" && o.promote != runner.PromoteNone:
 		return usage("--rm and --promote exclude each other")
-	case o.detach:
-		return nil // nothing of ours is joined to it
+	}
+	if err := contradiction(o.mode(), o.policy["allow"]); err != nil || o.detach { // nothing of ours is joined to it
+		return err
 	}
 	return o.streamOptions.check(a)
 }
@@ -78,7 +92,18 @@ func (o *runOptions) request(a *app) (*runner.Request, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := o.loadTask(); err != nil {
+		return nil, err
+	}
 	profile, err := loadProfile(o.profile, o.workspace, o.policy)
+	if err != nil {
+		return nil, err
+	}
+	steps, err := o.commands(profile)
+	if err != nil {
+		return nil, err
+	}
+	publish, err := o.ports.publish()
 	if err != nil {
 		return nil, err
 	}
@@ -90,10 +115,10 @@ func (o *runOptions) request(a *app) (*runner.Request, error) {
 		return nil, usage("--promote=patch and --patch-file FILE need each other")
 	}
 	r := &runner.Request{
-		Workspace: o.workspace, Feature: o.feature, Profile: profile, Steps: o.commands(),
+		Workspace: o.workspace, Feature: o.feature, Profile: profile, Steps: steps,
 		Promote: promote, PatchFile: o.patchFile, AllowProtected: o.allowProtected,
 		Remove: o.remove, Labels: labels, Environ: os.Environ(),
-		Detach: o.detach, Key: o.key,
+		Detach: o.detach, Key: o.key, Learn: o.learn, Publish: publish,
 	}
 	if o.noCheckpoints {
 		r.Checkpoints = &runner.CheckpointPolicy{Off: true}
@@ -101,16 +126,55 @@ func (o *runOptions) request(a *app) (*runner.Request, error) {
 	return r, nil
 }
 
-// commands are the steps of the task.
-func (o *runOptions) commands() []runner.Step {
+// mode is what --network says.
+func (o *runOptions) mode() string {
+	if v := o.policy["network"]; len(v) > 0 {
+		return v[len(v)-1]
+	}
+	return ""
+}
+
+// loadTask reads the file of steps, which may name a profile.
+func (o *runOptions) loadTask() (err error) {
+	if o.file == "" {
+		return nil
+	}
+	sources := profileSources()
+	sources.Workspace = o.workspace
+	if o.task, err = sources.LoadTask(o.file); err != nil {
+		return configuration(err, "the file of steps cannot be read", "caisson profile schema --task")
+	}
+	o.profile = cmp.Or(o.profile, o.task.Profile)
+	return nil
+}
+
+// commands are the steps of the task. An explicit --network none is the last word.
+func (o *runOptions) commands(p *profiles.Effective) ([]runner.Step, error) {
 	var steps []runner.Step
 	for _, line := range o.steps {
-		steps = append(steps, runner.Step{Args: []string{"sh", "-c", line}, Cwd: o.workdir, Retry: o.retry})
+		steps = append(steps, stepOf(line))
 	}
 	if len(o.args) > 0 {
-		steps = append(steps, runner.Step{Args: o.args, Cwd: o.workdir, Retry: o.retry})
+		steps = append(steps, runner.Step{Args: o.args})
 	}
-	return steps
+	if o.task != nil {
+		for i := range o.task.Steps {
+			s := &o.task.Steps[i]
+			rule, err := s.Rule(&p.Profile)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, runner.Step{Name: s.Name, Args: s.Args, Network: rule, Env: s.Environ(), Cwd: s.Workdir, Timeout: s.Timeout, Retry: s.Retry})
+		}
+	}
+	for i := range steps {
+		st := &steps[i]
+		st.Cwd, st.Retry = cmp.Or(st.Cwd, o.workdir), st.Retry || o.retry
+		if o.mode() == string(egress.ModeNone) {
+			st.Network = &egress.Policy{Mode: egress.ModeNone}
+		}
+	}
+	return steps, nil
 }
 
 func parseLabels(texts []string) (map[string]string, error) {

@@ -103,9 +103,16 @@ func (r *Rule) spells(t target) bool {
 	return slices.ContainsFunc(r.allow, exact) && !slices.ContainsFunc(r.also, func(o *Rule) bool { return !o.spells(t) })
 }
 
-// resolves reports whether a name may be known inside: whether some port of it may be reached.
+// resolves reports whether a name may be known inside: whether some port of it may be reached. Under a rule that learns the
+// host's loopback is known, too, because only a connection shows the port that is wanted.
 func (r *Rule) resolves(name string) Verdict {
-	return r.agree(func(r *Rule) Verdict { return r.learned(r.resolvesAlone(name), name != HostName) })
+	return r.agree(func(r *Rule) Verdict {
+		v := r.resolvesAlone(name)
+		if r.learn && name == HostName {
+			return Verdict{Allowed: true, Rule: RuleLearn}
+		}
+		return r.learned(v, true)
+	})
 }
 
 func (r *Rule) resolvesAlone(name string) Verdict {
@@ -122,7 +129,9 @@ func (r *Rule) resolvesAlone(name string) Verdict {
 		}
 	}
 	switch {
-	case r.mode == ModeOpen && name != HostName:
+	case name == HostName:
+		return Verdict{Rule: string(r.mode), Reason: "the host's loopback is reached only by host:PORT"}
+	case r.mode == ModeOpen:
 		return Verdict{Allowed: true, Rule: string(ModeOpen)}
 	case r.mode == ModeNone:
 		return Verdict{Rule: string(ModeNone), Reason: "the step has no network", Remedy: name}

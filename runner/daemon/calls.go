@@ -149,6 +149,8 @@ type Started struct {
 	Task      string `json:"task"`
 	Feature   string `json:"feature"`
 	FeatureID string `json:"feature_id"`
+
+	Ports []runner.Port `json:"ports,omitempty"` // that are shown
 }
 
 // start begins a detached task. It is the supervisor's, whoever asked for it.
@@ -172,7 +174,7 @@ var start = define("start", func(_ context.Context, s *Server, a *wireRequest) (
 		result, err := running.Wait(s.life)
 		s.finish(x, result, err)
 	}()
-	return &Started{Task: running.Task(), Feature: running.Feature(), FeatureID: running.FeatureID()}, nil
+	return &Started{Task: running.Task(), Feature: running.Feature(), FeatureID: running.FeatureID(), Ports: running.Ports()}, nil
 })
 
 // terminal says whether a task has a terminal that attach can type into: false for one without a session here.

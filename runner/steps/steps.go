@@ -50,6 +50,7 @@ type Command struct {
 // Result is how one step ended.
 type Result struct {
 	N          int           `json:"n"` // 1-based
+	Name       string        `json:"name,omitempty"`
 	Args       []string      `json:"args"`
 	State      State         `json:"state"`
 	Verdict    Verdict       `json:"verdict,omitempty"` // "" when it has not been started

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caisson-dev/caisson/isolation/egress"
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/uplink"
+)
+
+func newWhyCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "why [TASK | FEATURE]",
+		Short: "Explain what the network rule refused, with the flag that would allow each",
+		Long: `Print what a task wanted of the network and did not get, and for each the flag that would allow it; of a feature, what all
+its tasks wanted; without an argument, the newest task that was refused something. A connection that was cut because the
+next step's rule does not allow it, or because a limit was met, is listed, too.`,
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeFeatures(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return runWhy(cmd.Context(), a, strings.Join(args, ""))
+		},
+	}
+}
+
+// refusal is one thing that was not reached.
+type refusal struct {
+	Task   string `json:"task"`
+	Step   int    `json:"step"`
+	To     string `json:"to"`
+	Count  int    `json:"count"`
+	Rule   string `json:"rule"` // that decided
+	Reason string `json:"reason"`
+	Allow  string `json:"allow,omitempty"` // the entry that would allow it
+	Flag   string `json:"flag,omitempty"`  // likewise, for the command line
+}
+
+func runWhy(ctx context.Context, a *app, ref string) error {
+	var list []runner.Event
+	err := a.serve(ctx, "", func(s service) error {
+		o := runner.EventOptions{Network: true, Task: ref}
+		if f, err := s.Feature(ctx, ref); ref != "" && err == nil {
+			o.Feature, o.Task = f.ID, ""
+		}
+		list = nil
+		return s.Events(ctx, o, func(e runner.Event) error {
+			if e.Network != nil && e.Network.Verdict != egress.VerdictAllowed && e.Network.Verdict != egress.VerdictFailed {
+				list = append(list, e)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if n := len(list); ref == "" && n > 0 {
+		newest := list[n-1].TaskID
+		list = ofTask(list, newest)
+	}
+	refusals := gather(list)
+	if a.json {
+		return a.printJSON(refusals)
+	}
+	if len(refusals) == 0 {
+		a.note("nothing was refused")
+		return nil
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "STEP\tTO\tTIMES\tWHY\tTO ALLOW IT")
+	for _, r := range refusals {
+		flag := r.Flag
+		if flag == "" {
+			flag = "cannot be allowed"
+		}
+		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\n", r.Step, r.To, r.Count, r.Reason, flag)
+	}
+	return w.Flush()
+}
+
+func ofTask(list []runner.Event, task string) (of []runner.Event) {
+	for _, e := range list {
+		if e.TaskID == task {
+			of = append(of, e)
+		}
+	}
+	return of
+}
+
+// gather counts what is the same.
+func gather(list []runner.Event) []refusal {
+	out := []refusal{}
+	at := map[refusal]int{}
+	for _, e := range list {
+		n := e.Network
+		r := refusal{Task: e.TaskID, Step: e.Step, To: uplink.To(n), Rule: n.Rule, Reason: n.Reason, Allow: n.Remedy}
+		if n.Remedy != "" {
+			r.Flag = "--allow " + quote(n.Remedy)
+		}
+		i, ok := at[r]
+		if !ok {
+			i = len(out)
+			at[r] = i
+			out = append(out, r)
+		}
+		out[i].Count++
+	}
+	return out
+}
+
+// quote keeps an entry one word for a shell.
+func quote(entry string) string {
+	if strings.ContainsAny(entry, "*[") {
+		return "'" + entry + "'"
+	}
+	return entry
+}
