@@ -156,15 +156,19 @@ func (x *session) watchDisk(ctx context.Context) <-chan disk.Usage {
 	if x.unit == nil {
 		return nil
 	}
-	return x.unit.Watch(ctx)
+	return x.unit.Watch(ctx, x.live.Sandbox().Processes)
 }
 
 // filling notes that a disk fills up. Where nothing but we enforces the limit, who goes over it is killed.
 func (x *session) filling(ctx context.Context, u disk.Usage) {
 	if x.unit.Mechanism() == disk.Watched && u.Percent() >= 100 {
 		hit := hitOf(u)
+		cause := "the feature's disk is full: the limit is " + hit.Limit
+		if u.Unknown != "" {
+			cause = "how much of its disk the feature uses cannot be known: " + u.Unknown
+		}
 		for _, t := range x.running() {
-			t.cancel(&steps.LimitError{Verdict: VerdictDisk, Hit: *hit, Cause: "the feature's disk is full: the limit is " + hit.Limit})
+			t.cancel(&steps.LimitError{Verdict: VerdictDisk, Hit: *hit, Cause: cause})
 		}
 		return
 	}

@@ -8,7 +8,8 @@
 //	btrfs    a subvolume with a qgroup; it counts no inodes, so it is for features without a limit of them
 //	ext4     a file system of its own in an image on a loop device (disk.img)
 //	tmpfs    memory; for what need not outlive its process
-//	watched  a plain directory that is looked at every second; nothing stops a writer, its owner must
+//	watched  a plain directory that is looked at every second; nothing stops a writer, its owner must, also when the
+//	         directory cannot be measured any more or the host's file system is full but for 5 %
 //
 // Whoever writes inside sees ENOSPC or EDQUOT at the limit (± 2 %). A unit is a little larger than its limit: what the
 // layers' own directories need, and a ballast (Ballast, BallastInodes) that Reserve gives free for a seal, so that a full
@@ -165,11 +166,12 @@ type Usage struct {
 	Inodes     quota.Count `json:"inodes"`
 	InodeLimit quota.Count `json:"inode_limit,omitempty"` // 0: none
 	HostFree   quota.Bytes `json:"host_free"`             // of the state directory's file system
+	Unknown    string      `json:"unknown,omitempty"`     // why a watched unit cannot be measured; it counts as over its limit
 }
 
 // Full says that a writer that failed failed for this: less than 1 % of the bytes or no inode is left.
 func (u Usage) Full() bool {
-	return u.Used > u.Limit-u.Limit/100 || u.InodeLimit > 0 && u.Inodes >= u.InodeLimit
+	return u.Unknown != "" || u.Used > u.Limit-u.Limit/100 || u.InodeLimit > 0 && u.Inodes >= u.InodeLimit
 }
 
 // Percent is how full the unit is, by bytes or by inodes, whichever is more; rounded down, and over 100 where nothing stops
@@ -178,6 +180,9 @@ func (u Usage) Percent() int {
 	p := percent(int64(u.Used), int64(u.Limit))
 	if u.InodeLimit > 0 {
 		p = max(p, percent(int64(u.Inodes), int64(u.InodeLimit)))
+	}
+	if u.Unknown != "" {
+		p = max(p, 100)
 	}
 	return p
 }

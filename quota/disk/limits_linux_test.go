@@ -152,7 +152,7 @@ func TestWatched(t *testing.T) {
 	u := create(t, openStore(t, dir), "a", Watched, Limits{Bytes: 5 * quota.MiB, Inodes: count(100)})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	alerts := u.Watch(ctx)
+	alerts := u.Watch(ctx, nil)
 	// A link out of it, hard links, a hole and a directory that cannot be read count for what they are.
 	for _, do := range []error{
 		os.Symlink("/usr", filepath.Join(u.Dir(), "out")), os.WriteFile(filepath.Join(u.Dir(), "f"), make([]byte, quota.MiB), 0o600),
@@ -185,13 +185,68 @@ func TestWatched(t *testing.T) {
 	}
 }
 
+// TestWatchedHidden: what a walk through the directory does not see.
+func TestWatchedHidden(t *testing.T) {
+	u := create(t, openStore(t, t.TempDir()), "a", Watched, Limits{Bytes: 5 * quota.MiB, Inodes: count(10_000)})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	self := func(context.Context) ([]int, error) { return []int{os.Getpid()}, nil }
+	defer func() {
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+
+	// A file without a name, open.
+	f, err := os.Create(filepath.Join(u.Dir(), "gone"))
+	if err == nil {
+		_, err = f.Write(make([]byte, 9*quota.MiB))
+	}
+	if err := errors.Join(err, os.Remove(f.Name()), f.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	watching, stop := context.WithCancel(ctx)
+	if usage := <-u.Watch(watching, self); usage.Percent() < 170 || usage.Unknown != "" {
+		t.Errorf("%+v", usage)
+	}
+	stop()
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if usage, err := u.look(ctx, self); err != nil || usage.Used > 0 {
+		t.Errorf("%+v %v", usage, err)
+	}
+
+	// What cannot be measured is over the limit.
+	at, err := unix.Open(u.Dir(), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for n := 0; n < 3100 && err == nil; n++ {
+		var next int
+		if err = unix.Mkdirat(at, "d", 0o700); err == nil {
+			next, err = unix.Openat(at, "d", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+			_ = unix.Close(at)
+			at = next
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = unix.Close(at)
+	usage, ok := <-u.Watch(ctx, nil)
+	if !ok || usage.Unknown == "" || usage.Percent() < 100 || !usage.Full() {
+		t.Errorf("%+v", usage)
+	}
+	if err := os.RemoveAll(filepath.Join(u.Dir(), "d")); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWatch tells of each level once.
 func TestWatch(t *testing.T) {
 	dir := t.TempDir()
 	needs(t, Ext4, dir)
 	u := create(t, openStore(t, dir), "a", Ext4, Limits{Bytes: 20 * quota.MiB, Inodes: count(100)})
 	ctx, cancel := context.WithCancel(t.Context())
-	alerts := u.Watch(ctx)
+	alerts := u.Watch(ctx, nil)
 	for n, c := range []struct {
 		size        quota.Bytes
 		least, most int
@@ -334,6 +389,22 @@ func TestUnprivileged(t *testing.T) {
 	u := create(t, s, "a", m, l)
 	if usage, err := u.Usage(); err != nil || usage.Limit != l.Bytes {
 		t.Errorf("%+v, %v", usage, err)
+	}
+	// What its owner may not read counts, and stays as it is.
+	shut := filepath.Join(u.Dir(), "a")
+	below := filepath.Join(shut, "b")
+	if err := errors.Join(os.MkdirAll(below, 0o700), os.WriteFile(filepath.Join(below, "f"), make([]byte, 9*quota.MiB), 0o600),
+		os.Chmod(below, 0o200), os.Chmod(shut, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if usage, err := u.Usage(); err != nil || usage.Used < 8*quota.MiB || !usage.Full() {
+		t.Errorf("%+v, %v", usage, err)
+	}
+	if info, err := os.Stat(shut); err != nil || info.Mode().Perm() != 0 {
+		t.Error(info, err)
+	}
+	if err := errors.Join(os.Chmod(shut, 0o700), os.Chmod(below, 0o700)); err != nil {
+		t.Fatal(err)
 	}
 	if err := errors.Join(u.Close(), s.Remove(t.Context(), "a")); err != nil {
 		t.Error(err)

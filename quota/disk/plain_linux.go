@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk/internal/measure"
 )
 
 // directory is a volume that is a directory of the state directory's own file system.
@@ -150,73 +150,17 @@ func (watchedVolume) reserve(*record, bool) error { return nil } // nothing stop
 
 func (watchedVolume) resize(context.Context, *place, *record) error { return nil }
 
-func (v watchedVolume) usage(*record) (Usage, error) {
+// many is how much of its limits a tree is counted up to: who is over them is over them.
+const many = 4
+
+func (v watchedVolume) usage(r *record) (Usage, error) {
 	root, err := os.Open(filepath.Join(v.path, contentName))
 	if err != nil {
 		return Usage{}, err
 	}
 	defer func() { _ = root.Close() }()
-	c := counter{linked: map[uint64]bool{}}
-	if err := c.count(root, 0); err != nil {
-		return Usage{}, err
-	}
-	return Usage{Used: c.bytes - slackBytes, Inodes: c.inodes - slackInodes}, nil
-}
-
-// counter adds up a tree that others change meanwhile. It follows no link, and opens nothing by more than one name.
-type counter struct {
-	bytes  quota.Bytes
-	inodes quota.Count
-	linked map[uint64]bool // inodes with several names that were counted
-}
-
-// deepest is how deep a tree may be: each level takes a file descriptor. A path that the kernel takes has 2,048.
-const deepest = 3000
-
-func (c *counter) count(dir *os.File, depth int) error {
-	if depth > deepest {
-		return fmt.Errorf("more than %d directories in each other: %w", deepest, unix.ENAMETOOLONG)
-	}
-	for {
-		entries, err := dir.ReadDir(256)
-		for _, e := range entries {
-			if err := c.entry(dir, e.Name(), depth); err != nil {
-				return err
-			}
-		}
-		if err != nil || len(entries) == 0 {
-			return nil //nolint:nilerr // the end, or it was removed
-		}
-	}
-}
-
-func (c *counter) entry(dir *os.File, name string, depth int) error {
-	var st unix.Stat_t
-	if unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-		return nil // gone meanwhile
-	}
-	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
-	if !isDir && st.Nlink > 1 {
-		if c.linked[st.Ino] {
-			return nil
-		}
-		c.linked[st.Ino] = true
-	}
-	c.bytes += quota.Bytes(st.Blocks * 512)
-	c.inodes++
-	if !isDir {
-		return nil
-	}
-	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
-		return nil // gone, or another thing by now
-	case errors.Is(err, fs.ErrPermission):
-		return nil // a sandbox's own mode 000, as an ordinary user: its blocks count, what is in it does not
-	case err != nil:
-		return os.NewSyscallError("openat", err)
-	}
-	below := os.NewFile(uintptr(fd), name)
-	defer func() { _ = below.Close() }()
-	return c.count(below, depth+1)
+	sum, err := measure.Tree(root, func(s measure.Sum) bool {
+		return s.Bytes > many*int64(r.Bytes) || r.Inodes != nil && s.Inodes > many*int64(*r.Inodes)
+	})
+	return Usage{Used: quota.Bytes(sum.Bytes) - slackBytes, Inodes: quota.Count(sum.Inodes) - slackInodes}, err
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/quota"
+	"github.com/caisson-dev/caisson/quota/disk/internal/measure"
 )
 
 // Names in features/ID.
@@ -56,7 +57,7 @@ func (u *Unit) Limits() Limits {
 
 var errClosed = fmt.Errorf("the disk unit: %w", fs.ErrClosed)
 
-// Usage asks the kernel; a watched unit is walked through, which takes about 2 µs a file.
+// Usage asks the kernel; a watched unit is walked through, which takes about 2 µs a file. An error comes with what is known.
 func (u *Unit) Usage() (Usage, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -69,14 +70,14 @@ func (u *Unit) Usage() (Usage, error) {
 	}
 	usage, err := u.volume.usage(&u.place.record)
 	if err != nil {
-		return Usage{}, fmt.Errorf("%v: %w", u.place, err)
+		err = fmt.Errorf("%v: %w", u.place, err)
 	}
 	usage.Used, usage.Inodes = max(usage.Used, 0), max(usage.Inodes, 0)
 	usage.Limit, usage.HostFree = u.place.Bytes, max(h.free, 0)
 	if u.place.Inodes != nil {
 		usage.InodeLimit = *u.place.Inodes
 	}
-	return usage, nil
+	return usage, err
 }
 
 // Resize changes the limits of the unit while it is in use. ErrResize, *RoomError.
@@ -192,19 +193,31 @@ func dropBallast(dir string) error {
 // watchEvery is how often Watch looks. Nothing announces how full a file system is.
 const watchEvery = time.Second
 
+// doubts is how often in succession a watched unit may not be measured: what others change at the same time can be in the
+// way by chance.
+const doubts = 3
+
 // Watch sends the usage each time when 75, 90, 95 or 100 % are crossed upwards, and closes the channel when ctx ends or the
-// unit is closed. Of a watched unit it sends every second what is over the limit.
-func (u *Unit) Watch(ctx context.Context) <-chan Usage {
+// unit is closed. Of a watched unit it sends every second what is over the limit, and there the files without a name that
+// the processes have open count, too; processes may be nil.
+func (u *Unit) Watch(ctx context.Context, processes func(context.Context) ([]int, error)) <-chan Usage {
 	c := make(chan Usage)
 	go func() {
 		defer close(c)
 		ticker := time.NewTicker(watchEvery)
 		defer ticker.Stop()
-		for level := 0; ; {
+		for level, unknown := 0, 0; ; {
 			began := time.Now()
-			usage, err := u.Usage()
+			usage, err := u.look(ctx, processes)
+			took := time.Since(began)
 			if errors.Is(err, fs.ErrClosed) {
 				return
+			}
+			if unknown++; err == nil {
+				unknown = 0
+			}
+			if unknown >= doubts && u.Mechanism() == Watched {
+				usage.Unknown, err = err.Error(), nil
 			}
 			next := levelOf(usage)
 			if err == nil && (next > level || next == 100 && u.Mechanism() == Watched) {
@@ -218,7 +231,7 @@ func (u *Unit) Watch(ctx context.Context) <-chan Usage {
 				level = next
 			}
 			// To walk through a large tree must not become all that the machine does.
-			ticker.Reset(max(watchEvery, 10*time.Since(began)))
+			ticker.Reset(max(watchEvery, 3*took))
 			select {
 			case <-ticker.C:
 			case <-ctx.Done():
@@ -227,6 +240,28 @@ func (u *Unit) Watch(ctx context.Context) <-chan Usage {
 		}
 	}()
 	return c
+}
+
+// look is Usage, and for a watched unit what it does not see. Errors come with what is known.
+func (u *Unit) look(ctx context.Context, processes func(context.Context) ([]int, error)) (Usage, error) {
+	usage, err := u.Usage()
+	if u.Mechanism() != Watched || errors.Is(err, fs.ErrClosed) {
+		return usage, err
+	}
+	if err == nil && usage.HostFree == 0 {
+		usage.Unknown = "less than 5 % of the host's file system are free"
+	}
+	if processes == nil {
+		return usage, err
+	}
+	pids, asked := processes(ctx)
+	if asked != nil { // they have ended
+		return usage, err
+	}
+	sum, hidden := measure.Deleted(pids)
+	usage.Used += quota.Bytes(sum.Bytes)
+	usage.Inodes += quota.Count(sum.Inodes)
+	return usage, errors.Join(err, hidden)
 }
 
 func levelOf(u Usage) int {
