@@ -34,7 +34,7 @@ type Engine interface {
 //	}
 //	err = release()
 type Sandbox interface {
-	// Exec starts a command. While somebody holds the sandbox it waits; when it is frozen it fails.
+	// Exec starts a command. While somebody holds the sandbox it waits; when it is frozen it fails with ErrFrozen.
 	Exec(ctx context.Context, p *Process) (Execution, error)
 
 	// Freeze stops the whole tree, no cooperation needed, and Thaw lets it go on. They are the user's switch, not

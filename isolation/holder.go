@@ -9,6 +9,9 @@ import (
 // ErrHeld is what Exchange answers while a live process holds a stack; the error is a *HeldError.
 var ErrHeld = errors.New("held by a live process")
 
+// ErrFrozen is what Exec answers between Freeze and Thaw.
+var ErrFrozen = errors.New("the sandbox is frozen")
+
 // Holder is what keeps a mount busy: one use of it by one live process.
 type Holder struct {
 	PID     int    `json:"pid"`     // in the host's pid namespace; 0: somebody, the kernel does not say who

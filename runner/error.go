@@ -54,6 +54,7 @@ const (
 	CodeDamaged       = "damaged"       // a checkpoint or a feature's layers cannot be used
 	CodeQuota         = "quota"         // the feature's own disk is full
 	CodeNotLive       = "not_live"      // nothing of the feature runs
+	CodePaused        = "paused"        // the feature stands still
 	CodeKey           = "key"           // the idempotency key stands for something else
 	CodeResume        = "resume"        // a step was interrupted, and nobody said whether it may run again
 )

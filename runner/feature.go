@@ -20,10 +20,11 @@ type FeatureInfo struct {
 	ID        string            `json:"id"`
 	Name      string            `json:"name"`
 	Workspace string            `json:"workspace"`
-	State     State             `json:"state"`             // of its newest task
+	State     State             `json:"state"`             // of its newest task that has not ended, or if all have of its newest
 	Verdict   Verdict           `json:"verdict,omitempty"` // likewise, once it has ended
-	Command   []string          `json:"command"`           // of its newest task's first step
+	Command   []string          `json:"command"`           // likewise, of its first step
 	Live      bool              `json:"live"`              // somebody works on it now
+	Paused    bool              `json:"paused,omitempty"`  // it is live in this process and stands still
 	Labels    map[string]string `json:"labels,omitempty"`
 	Created   time.Time         `json:"created"`
 	Updated   time.Time         `json:"updated"`
@@ -37,6 +38,7 @@ type FeatureInfo struct {
 	Driver    string            `json:"driver,omitempty"`      // of its layers: overlay, copy
 	Disk      *DiskUsage        `json:"disk,omitempty"`        // in lists and of busy features -1 is used: nobody has looked
 	Damaged   string            `json:"damaged,omitempty"`     // what of it cannot be used, and why
+	Running   []TaskInfo        `json:"running,omitempty"`     // those that have not ended, oldest first; only of a live one
 	Tasks     []TaskInfo        `json:"tasks,omitempty"`       // oldest first; not in lists
 }
 
@@ -75,18 +77,51 @@ func (s *Supervisor) Features(ctx context.Context, all bool) ([]FeatureInfo, err
 	if err != nil {
 		return nil, err
 	}
+	running, err := s.running(ctx)
+	if err != nil {
+		return nil, err
+	}
 	list := []FeatureInfo{}
 	held := flock.Holders()
 	for _, f := range records {
-		if info := s.info(&f, held); all || info.Live {
+		if info := s.info(&f, running[f.ID], held); all || info.Live {
 			list = append(list, info)
 		}
 	}
 	return list, nil
 }
 
-// info is what the journal says of a feature, and its lock.
-func (s *Supervisor) info(f *FeatureRecord, held flock.Table) FeatureInfo {
+// running are the tasks that have not ended, by feature, oldest first.
+func (s *Supervisor) running(ctx context.Context) (map[string][]TaskRecord, error) {
+	list, err := s.opt.Journal.Unfinished(ctx)
+	if err != nil {
+		return nil, err
+	}
+	by := map[string][]TaskRecord{}
+	for i := range list {
+		if list[i].Last == nil {
+			continue
+		}
+		t, err := s.opt.Journal.Task(ctx, list[i].Last.ID) // with its steps
+		if errors.Is(err, ErrNotFound) {
+			continue // it has just gone
+		}
+		if err != nil {
+			return nil, err
+		}
+		by[t.FeatureID] = append(by[t.FeatureID], t)
+	}
+	for _, tasks := range by {
+		slices.SortFunc(tasks, func(a, b TaskRecord) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID)) })
+	}
+	return by, nil
+}
+
+// info is what the journal says of a feature and of its tasks that have not ended, and its lock.
+func (s *Supervisor) info(f *FeatureRecord, running []TaskRecord, held flock.Table) FeatureInfo {
+	if n := len(running); n > 0 {
+		f.Last = &running[n-1]
+	}
 	i := FeatureInfo{ID: f.ID, Name: f.Name, Workspace: f.Workspace, Labels: f.Labels, Created: f.Created, Updated: f.Created,
 		Dir: s.featureDir(f.ID), Detached: f.Detached, TTL: f.TTL, Idle: f.Idle, Origin: f.Origin, Driver: f.Driver, Damaged: f.Damaged}
 	if f.Mechanism != "" {
@@ -102,9 +137,14 @@ func (s *Supervisor) info(f *FeatureRecord, held flock.Table) FeatureInfo {
 		}
 	}
 	if x := s.session(f.ID); x != nil {
-		i.Live = true
+		i.Live, i.Paused = true, x.paused()
 	} else {
 		i.Live = (i.Live || f.Detached) && held.Alive(lockFile(s.featureDir(f.ID)))
+	}
+	for j := range running {
+		if i.Live {
+			i.Running = append(i.Running, taskInfo(&running[j]))
+		}
 	}
 	return i
 }
@@ -134,7 +174,7 @@ func (s *Supervisor) Feature(ctx context.Context, ref string) (*FeatureInfo, err
 	if len(tasks) > 0 {
 		f.Last = &tasks[len(tasks)-1]
 	}
-	info := s.info(&f, flock.Holders())
+	info := s.info(&f, slices.DeleteFunc(slices.Clone(tasks), func(t TaskRecord) bool { return t.State.Ended() }), flock.Holders())
 	for i := range tasks {
 		info.Tasks = append(info.Tasks, taskInfo(&tasks[i]))
 	}

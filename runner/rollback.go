@@ -161,7 +161,7 @@ func (x *session) makeWay(ctx context.Context, keep bool, r *RollbackResult) err
 		return nil
 	}
 	r.Stopped = holders
-	if err := x.live.Unpause(ctx); err != nil { // what stands still does not end
+	if err := x.pause(ctx, false); err != nil { // what stands still does not end
 		return err
 	}
 	x.changing.Unlock() // the tasks seal what they leave

@@ -179,8 +179,9 @@ func (t *task) plan(next State, cause string, step *StepMove) {
 	t.tell(n, "")
 }
 
-// pause records that a task's command stands still, or that it goes on.
+// pause stops a task's wall time, or lets it go on, and records it.
 func (t *task) pause(ctx context.Context, on bool) error {
+	t.steps.Pause(on)
 	t.moving.Lock()
 	defer t.moving.Unlock()
 	from, to := StateRunning, StatePaused

@@ -409,26 +409,56 @@ func (s *Supervisor) Unpause(ctx context.Context, feature string) error {
 	return typed(err, "unpausing "+feature)
 }
 
-func (x *session) pause(ctx context.Context, on bool) (err error) {
+// pause makes the session stand still, or go on. The tasks' clocks stop before everything is frozen, and go on after.
+func (x *session) pause(ctx context.Context, on bool) error {
+	x.pausing.Lock()
+	defer x.pausing.Unlock()
 	f := x.sandbox()
 	if f == nil {
 		return refuse(CodeNotLive, "", "the feature %s has just ended", x.feature.Name)
 	}
-	event := "unpause"
-	if on {
-		event, err = "pause", f.Pause(ctx)
-	} else {
-		err = f.Unpause(ctx)
+	if on == x.paused() {
+		return nil
 	}
-	if err != nil {
+	event, change := "unpause", f.Unpause
+	if on {
+		event, change = "pause", f.Pause
+		if err := x.hold(ctx, true); err != nil {
+			return err
+		}
+	}
+	if err := change(ctx); err != nil {
+		if on {
+			err = errors.Join(err, x.hold(ctx, false))
+		}
 		return err
 	}
-	for _, t := range x.running() {
-		if err := t.pause(ctx, on); err != nil {
+	if !on {
+		if err := x.hold(ctx, false); err != nil {
 			return err
 		}
 	}
 	return x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: event})
+}
+
+// hold tells the tasks that run, and those that come, whether they stand still.
+func (x *session) hold(ctx context.Context, on bool) error {
+	x.mu.Lock()
+	x.still = on
+	tasks := slices.Clone(x.tasks)
+	x.mu.Unlock()
+	var errs []error
+	for _, t := range tasks {
+		errs = append(errs, t.pause(ctx, on))
+	}
+	return errors.Join(errs...)
+}
+
+// paused reports whether the session stands still.
+func (x *session) paused() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.still
 }
 
 // rebaseTime is how long a promote waits for another live feature.

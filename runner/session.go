@@ -59,8 +59,11 @@ type session struct {
 	attending sync.WaitGroup
 	dismiss   context.CancelCauseFunc // ends what attends
 
+	pausing sync.Mutex // one that pauses or unpauses at a time; after changing
+
 	mu    sync.Mutex
 	tasks []*task // that run in it, oldest first
+	still bool    // it is paused
 	leafs int     // how many cgroups steps have had
 }
 
@@ -249,6 +252,7 @@ func (x *session) enter(t *task) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.tasks = append(x.tasks, t)
+	t.steps.Pause(x.still)
 }
 
 func (x *session) leave(t *task) {

@@ -94,6 +94,9 @@ func (t *task) join(ctx context.Context) error {
 	if x == nil {
 		return err
 	}
+	if x.paused() {
+		return refuse(CodePaused, "caisson unpause "+x.feature.Name, "the feature %s is paused", x.feature.Name)
+	}
 	if x.policy.Digest != t.req.Profile.Digest {
 		return refuse(CodeConfiguration, "caisson stop "+x.feature.Name+", or use the profile that it lives under",
 			"the feature %s lives under the profile %s (%s), not %s (%s)", x.feature.Name, x.policy.Name, short(x.policy.Digest), t.req.Profile.Name, short(t.req.Profile.Digest))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -23,6 +24,8 @@ func newPsCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps",
 		Short: "List features: those that run, or with -a all that are kept",
+		Long: `List features, newest first: those that are live, or with -a all that are kept. One in which several tasks run has a line
+for each of them.`,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runPs(cmd.Context(), a, o)
@@ -87,10 +90,27 @@ func (a *app) printFeatures(rows []psRow, now time.Time) error {
 		if r.Change != nil {
 			change = fmt.Sprintf("+%d ~%d -%d", r.Change.Added, r.Change.Modified, r.Change.Deleted)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.State, cmp.Or(string(r.Verdict), "-"), change,
-			age(now.Sub(r.Created)), snapshot.Quote(r.Workspace), shorten(snapshot.Quote(strings.Join(r.Command, " ")), 40))
+		line := func(state runner.State, command []string) {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, state, cmp.Or(string(r.Verdict), "-"), change,
+				age(now.Sub(r.Created)), snapshot.Quote(r.Workspace), shorten(snapshot.Quote(strings.Join(command, " ")), 40))
+		}
+		if len(r.Running) < 2 {
+			line(r.State, r.Command)
+			continue
+		}
+		for _, t := range slices.Backward(r.Running) {
+			line(t.State, commandOf(&t))
+		}
 	}
 	return w.Flush()
+}
+
+// commandOf is what a task is known by: its first step.
+func commandOf(t *runner.TaskInfo) []string {
+	if len(t.Steps) == 0 {
+		return nil
+	}
+	return t.Steps[0].Args
 }
 
 // shorten cuts s to n bytes; s is ASCII.

@@ -60,7 +60,7 @@ func (b *sandbox) lockForExec(ctx context.Context) error {
 			return os.ErrClosed
 		case b.frozen:
 			b.mu.Unlock()
-			return fmt.Errorf("exec in sandbox %s: it is frozen", b.id)
+			return fmt.Errorf("exec in sandbox %s: %w", b.id, isolation.ErrFrozen)
 		case b.holds == 0:
 			return nil
 		}

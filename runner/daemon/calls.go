@@ -130,9 +130,11 @@ var (
 		return done(s.opt.Supervisor.Kill(ctx, a.Ref, a.Options))
 	})
 	pause = define("pause", func(ctx context.Context, s *Server, a on) (nothing, error) {
+		defer s.wake() // its idle time stands still, too
 		return done(s.opt.Supervisor.Pause(ctx, a.Ref))
 	})
 	unpause = define("unpause", func(ctx context.Context, s *Server, a on) (nothing, error) {
+		defer s.wake()
 		return done(s.opt.Supervisor.Unpause(ctx, a.Ref))
 	})
 	copying = define("copy", func(ctx context.Context, s *Server, a paths) (nothing, error) {

@@ -10,7 +10,9 @@ import (
 // lease is how long a live feature may stay.
 type lease struct {
 	since     time.Time // it has been live
+	woken     time.Time // it was unpaused last
 	ttl, idle time.Duration
+	still     bool // it is paused
 }
 
 // reap stops features whose time is over, and says when to look again; 0 is when something happens.
@@ -67,11 +69,18 @@ func (s *Server) remaining(ctx context.Context, id string) (time.Duration, bool)
 		l = &lease{since: since, ttl: f.TTL, idle: f.Idle}
 		s.leases[id] = l
 	}
+	if l.still && !f.Paused {
+		l.woken = time.Now() // its idle time begins anew
+	}
+	l.still = f.Paused
 	last := f.Updated
-	if n := len(f.Tasks); n > 0 && !f.State.Ended() {
-		last = time.Time{} // at work
-	} else if last.Before(l.since) {
-		last = l.since
+	if l.still || len(f.Tasks) > 0 && !f.State.Ended() {
+		return l.left(time.Time{}), true // at work, or put aside by somebody
+	}
+	for _, t := range []time.Time{l.since, l.woken} {
+		if last.Before(t) {
+			last = t
+		}
 	}
 	return l.left(last), true
 }

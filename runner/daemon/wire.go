@@ -35,7 +35,7 @@ var statuses = map[string]int{
 	runner.CodeConfiguration: http.StatusBadRequest, CodeForbidden: http.StatusForbidden,
 	runner.CodeNotFound: http.StatusNotFound, runner.CodeAmbiguous: http.StatusConflict, runner.CodeExists: http.StatusConflict,
 	runner.CodeBusy: http.StatusConflict, runner.CodeHeld: http.StatusConflict, runner.CodeConflict: http.StatusConflict,
-	runner.CodeGate: http.StatusConflict, runner.CodeNotLive: http.StatusConflict, CodeVersion: http.StatusConflict,
+	runner.CodeGate: http.StatusConflict, runner.CodeNotLive: http.StatusConflict, runner.CodePaused: http.StatusConflict, CodeVersion: http.StatusConflict,
 	runner.CodeResume: http.StatusConflict, runner.CodeKey: http.StatusConflict, CodeTooLarge: http.StatusRequestEntityTooLarge,
 	runner.CodeQueueFull: http.StatusServiceUnavailable, runner.CodeUnsupported: http.StatusNotImplemented,
 	runner.CodeDisk: http.StatusInsufficientStorage, runner.CodeQuota: http.StatusInsufficientStorage,

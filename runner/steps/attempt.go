@@ -107,7 +107,7 @@ func (a *attempt) startPipes(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if a.exec, err = r.Sandbox.Exec(ctx, &a.proc); err != nil {
+	if err = a.execute(ctx); err != nil {
 		return err
 	}
 	r.current.Store(&a.exec) // before any output can tell the caller that there is somebody to signal
@@ -119,9 +119,22 @@ func (a *attempt) startPipes(ctx context.Context) (err error) {
 	return nil
 }
 
+// execute starts the command; in a sandbox that is paused, as soon as that goes on.
+func (a *attempt) execute(ctx context.Context) (err error) {
+	for {
+		a.exec, err = a.r.Sandbox.Exec(ctx, &a.proc)
+		if !errors.Is(err, isolation.ErrFrozen) {
+			return err
+		}
+		if err := a.r.clock.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
 func (a *attempt) startTerminal(ctx context.Context) (err error) {
 	r := a.r
-	if a.exec, err = r.Sandbox.Exec(ctx, &a.proc); err != nil {
+	if err = a.execute(ctx); err != nil {
 		return err
 	}
 	r.current.Store(&a.exec)
@@ -181,13 +194,13 @@ func (a *attempt) follow(ctx context.Context, res *Result) error {
 	if err != nil {
 		return errors.Join(err, a.kill(ctx))
 	}
-	timer := time.NewTimer(a.c.Timeout)
-	defer timer.Stop()
+	over := a.r.clock.start(a.c.Timeout)
+	defer a.r.clock.stop()
 	var e exit
 	why := byItself
 	select {
 	case e = <-ended:
-	case <-timer.C:
+	case <-over:
 		why = byTimeout
 	case <-ctx.Done():
 		why = byCancel

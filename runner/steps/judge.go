@@ -73,7 +73,7 @@ func (a *attempt) byLimit(r *Result, why ending, failed bool) bool {
 		r.limit(VerdictMemory, limits.Memory.String(), known(quota.Bytes(r.Usage.MemoryPeak)), "--memory", "limits.memory")
 		r.Cause = fmt.Sprintf("out of memory: the limit is %s", limits.Memory)
 	case why == byTimeout:
-		r.limit(VerdictTimeout, a.c.Timeout.String(), time.Since(r.Started).Round(time.Millisecond).String(), "--timeout", "limits.timeout")
+		r.limit(VerdictTimeout, a.c.Timeout.String(), a.r.clock.elapsed().Round(time.Millisecond).String(), "--timeout", "limits.timeout")
 		r.Cause = fmt.Sprintf("not finished after %s", a.c.Timeout)
 	case slices.ContainsFunc(a.budgets, (*pump.Budget).Exceeded):
 		r.Truncated = true

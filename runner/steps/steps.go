@@ -29,6 +29,7 @@ type Runner struct {
 	// Full tells, when a command has failed, whether the feature's disk is why. nil: nobody knows.
 	Full func() *LimitHit
 
+	clock   clock
 	current atomic.Pointer[isolation.Execution] // what signals go to
 	leaves  []*quota.Leaf                       // of commands that have ended
 }
@@ -124,6 +125,10 @@ type Usage struct {
 func UsageOf(u quota.Usage) Usage {
 	return Usage{CPU: u.CPU, MemoryPeak: int64(u.MemoryPeak), PidsPeak: int64(u.PidsPeak), OOMKills: u.OOMKills, PidsRefused: u.PidsRefused}
 }
+
+// Pause stops the wall time of the commands, or lets it go on, while the sandbox is frozen: a command that is to begin then
+// waits. The caller freezes after it and thaws before it.
+func (r *Runner) Pause(on bool) { r.clock.hold(on) }
 
 // Current is the command that runs, or nil.
 func (r *Runner) Current() isolation.Execution {
