@@ -26,8 +26,6 @@ func (e *Engine) Probe(ctx context.Context) isolation.Features {
 	later := "not in this version"
 	got[isolation.ControlDiskQuota] = isolation.Feature{Support: isolation.Unsupported, Detail: later,
 		Remedy: "leave disk and inodes out of the profile, or use --allow-weaker disk_quota"}
-	got[isolation.ControlNetworkRules] = isolation.Feature{Support: isolation.Unsupported, Detail: later,
-		Remedy: "use --network none"}
 	var out isolation.Features
 	for _, c := range isolation.Controls() {
 		f, ok := got[c]
@@ -52,9 +50,10 @@ func unsupported(c isolation.Control, reason string) isolation.Feature {
 var remedies = map[isolation.Control]string{
 	isolation.ControlUserNS: "sysctl -w kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000 (Ubuntu: also " +
 		"kernel.apparmor_restrict_unprivileged_userns=0); inside a container: give it --privileged, or --security-opt seccomp=unconfined",
-	isolation.ControlProcMasked: "inside a container whose /proc is masked: run it with --security-opt systempaths=unconfined",
-	isolation.ControlOverlay:    "put the state directory (CAISSON_STATE) on ext4, xfs, btrfs or tmpfs; unprivileged needs kernel 5.11 or later",
-	isolation.ControlIDMap:      "kernel 5.19 or later, and a filesystem that can be idmapped (ext4, xfs, btrfs, tmpfs)",
+	isolation.ControlProcMasked:   "inside a container whose /proc is masked: run it with --security-opt systempaths=unconfined",
+	isolation.ControlOverlay:      "put the state directory (CAISSON_STATE) on ext4, xfs, btrfs or tmpfs; unprivileged needs kernel 5.11 or later",
+	isolation.ControlNetworkRules: "modprobe tun, and as root chmod 0666 /dev/net/tun, for others than root; inside a container: give it --device /dev/net/tun; or use --network none",
+	isolation.ControlIDMap:        "kernel 5.19 or later, and a filesystem that can be idmapped (ext4, xfs, btrfs, tmpfs)",
 }
 
 func probeCgroups() isolation.Feature {
@@ -306,6 +305,7 @@ func (p *prober) call(name string, nr uintptr, args ...any) (any, error) {
 // newProber plans the trials. The first two steps are attempt's: waiting for the ids.
 func newProber(asRoot bool) *prober {
 	p := &prober{plan: plan{steps: make([]step, 2)}}
+	p.tryNetwork()
 	p.become(0, 0, !asRoot)
 	p.on(isolation.ControlCgroupNS, "unshare").try("new cgroup namespace", unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
 	p.on(isolation.ControlSession, "setsid, TIOCSTI filtered").try("new session", unix.SYS_SETSID)
