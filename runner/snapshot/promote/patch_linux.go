@@ -10,7 +10,12 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
-// Patch writes the change as a unified diff to a file, by rename.
+// patchFile is the largest file whose content a patch holds, in bytes: both sides of it are in memory at once, and a hole
+// without end costs a task nothing.
+const patchFile = 64 << 20
+
+// Patch writes the change as a unified diff to a file, by rename. What that cannot hold, the report notes: binary files,
+// those of more than 64 MiB, and what is neither file nor link nor directory.
 func Patch(ctx context.Context, t Target, c *tree.Change, path string) (*tree.PromoteReport, error) {
 	if path == "" {
 		return nil, &fs.PathError{Op: "patch", Path: path, Err: fs.ErrInvalid}
@@ -20,7 +25,7 @@ func Patch(ctx context.Context, t Target, c *tree.Change, path string) (*tree.Pr
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(tree.Pair{Old: t.Old, New: t.New}.WriteDiff(ctx, c, f, tree.DiffOptions{MaxFile: 1 << 62}), f.Sync(), f.Close())
+	err = errors.Join(tree.Pair{Old: t.Old, New: t.New}.WriteDiff(ctx, c, f, tree.DiffOptions{MaxFile: patchFile}), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(tmp, path)
 	}
@@ -34,6 +39,8 @@ func Patch(ctx context.Context, t Target, c *tree.Change, path string) (*tree.Pr
 		switch {
 		case e.Binary:
 			note(r, e, "binary: named in the patch, but not contained")
+		case max(e.Size, e.OldSize) > patchFile:
+			note(r, e, "more than 64 MiB: named in the patch, but not contained")
 		case e.Type == tree.Dir && e.Kind != tree.Added, e.Type != "" && e.Type != tree.Dir && e.Type != tree.File && e.Type != tree.Symlink:
 			note(r, e, "a "+string(e.Type)+": a patch cannot hold it")
 		}

@@ -244,7 +244,7 @@ func (d *DirOp) Set(base *beneath.Root, a *DirAttr, mtime bool) error {
 	if !mtime {
 		return nil
 	}
-	err = beneath.SetMtime(fd, unix.NsecToTimespec(a.Mtime[0]*1e9+a.Mtime[1]))
+	err = beneath.SetMtime(fd, unix.Timespec{Sec: a.Mtime[0], Nsec: a.Mtime[1]})
 	if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 {
 		return nil // another owner's directory, in which we may only write
 	}

@@ -19,10 +19,19 @@ type File struct {
 	Note           string
 }
 
+// maxLines is how many lines of two texts are compared. Of more, one replaces the other: a diff takes some hundred bytes for
+// each line, and a file of nothing but line ends is made quickly.
+const maxLines = 1 << 18
+
+func tooMany(old, now string) bool { return lines(old)+lines(now) > maxLines }
+
 // Count fills in how many lines differ.
 func (f *File) Count(old, now string) {
-	old, now = trim(old, now)
-	if old == "" || now == "" {
+	many := tooMany(old, now)
+	if !many {
+		old, now = trim(old, now)
+	}
+	if many || old == "" || now == "" {
 		f.Added, f.Deleted = lines(now), lines(old)
 		return
 	}
@@ -111,6 +120,11 @@ func Hunks(out *bytes.Buffer, old, now Text, context int) error {
 	case now.Content == "":
 		fmt.Fprintf(out, "@@ -%s +0,0 @@\n", span(1, lines(old.Content)))
 		whole(out, '-', old.Content)
+		return nil
+	case tooMany(old.Content, now.Content):
+		fmt.Fprintf(out, "@@ -%s +%s @@\n", span(1, lines(old.Content)), span(1, lines(now.Content)))
+		whole(out, '-', old.Content)
+		whole(out, '+', now.Content)
 		return nil
 	}
 	edits := udiff.Lines(old.Content, now.Content)
