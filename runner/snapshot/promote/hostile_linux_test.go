@@ -98,3 +98,33 @@ func TestSparse(t *testing.T) {
 		t.Errorf("took %v", took)
 	}
 }
+
+// TestDefaultLists: what is new gets the access control list that its directory has for it, and no other directory's.
+func TestDefaultLists(t *testing.T) {
+	needOverlay(t)
+	// struct posix_acl_xattr: version 2, then tag, permissions and id of each: owner rwx, uid 7 rwx, group r-x, mask rwx, others none.
+	list := []byte{2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 7, 0, 7, 0, 0, 0, 4, 0, 5, 0, 255, 255, 255, 255,
+		16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 0, 0, 255, 255, 255, 255}
+	b := newBox(t, func(ws string) {
+		must(t, steps(os.Mkdir(ws+"/plain", 0o755), os.Mkdir(ws+"/listed", 0o755)))
+		for _, dir := range []string{ws, ws + "/listed"} {
+			if err := unix.Setxattr(dir, "system.posix_acl_default", list, 0); err != nil {
+				t.Skipf("the file system has no access control lists: %v", err)
+			}
+		}
+	})
+	b.sandbox(func(m string) error {
+		return steps(write(m+"/top", "x"), write(m+"/plain/f", "x"), write(m+"/listed/f", "x"), os.Mkdir(m+"/listed/d", 0o755), write(m+"/listed/d/g", "x"),
+			os.Mkdir(m+"/plain/d", 0o755), write(m+"/plain/d/g", "x"))
+	})
+	b.promote()
+	for path, want := range map[string]bool{"top": true, "plain/f": false, "plain/d": false, "plain/d/g": false, "listed/f": true, "listed/d": true, "listed/d/g": true} {
+		_, err := unix.Getxattr(b.ws+"/"+path, "system.posix_acl_access", make([]byte, 100))
+		if has := err == nil; has != want {
+			t.Errorf("%s: list %v, want %v", path, has, want)
+		}
+	}
+	if n, err := unix.Getxattr(b.ws+"/listed/d", "system.posix_acl_default", make([]byte, 100)); n != len(list) {
+		t.Errorf("a new directory has no list for what is made in it: %v", err)
+	}
+}

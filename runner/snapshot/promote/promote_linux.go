@@ -27,7 +27,7 @@ type promotion struct {
 	entries []span // of each op
 	linked  []int  // entries whose old object the base layer has a link of, in order
 	dirs    map[string]*journal.DirOp
-	owners  map[string]tree.Owner // of the directories in dirs
+	owners  map[string]heir // of the directories in dirs
 	report  *tree.PromoteReport
 }
 
@@ -242,7 +242,11 @@ func (p *promotion) directory(path string) (*journal.DirOp, error) {
 	case err != nil && !beneath.Gone(err):
 		return nil, err
 	}
-	p.dirs[path], p.owners[path] = d, tree.Owner{UID: old.Uid, GID: old.Gid}
+	h := heir{Owner: tree.Owner{UID: old.Uid, GID: old.Gid}}
+	if h.acl, err = beneath.GetXattr(fd, defaultACL); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP) {
+		return nil, p.base.Fail("getxattr", path, err)
+	}
+	p.dirs[path], p.owners[path] = d, h
 	return d, nil
 }
 

@@ -25,11 +25,34 @@ type copier struct {
 	data beneath.Copier
 }
 
+// heir is what new objects get from the directory that they are put into.
+type heir struct {
+	tree.Owner
+	acl string // the access control list for what is made in it
+}
+
+const (
+	accessACL  = "system.posix_acl_access"
+	defaultACL = "system.posix_acl_default"
+)
+
+// lists are the access control lists of a new object.
+func (h heir) lists(dir bool) []beneath.Xattr {
+	if h.acl == "" {
+		return nil
+	}
+	all := []beneath.Xattr{{Name: accessACL, Value: []byte(h.acl)}}
+	if dir {
+		all = append(all, beneath.Xattr{Name: defaultACL, Value: []byte(h.acl)})
+	}
+	return all
+}
+
 // stager makes a whole stage: directories, links and the like one after the other, then the plain files side by side,
 // then the directories' attributes.
 type stager struct {
 	copier
-	owner    tree.Owner        // of the tree that is being copied
+	owner    heir              // of the tree that is being copied
 	ready    map[string]string // first of a group of hard links → where it is in the stage
 	standing map[string]string // likewise → a member that the change leaves as it is, in the base
 	files    []stagedFile
@@ -40,7 +63,7 @@ type stager struct {
 type stagedFile struct {
 	path  string // in the stage
 	entry *tree.Entry
-	owner tree.Owner
+	owner heir
 	op    *journal.Op // whose top it is; nil: it lies below that
 }
 
@@ -48,7 +71,7 @@ type stagedFile struct {
 type stagedDir struct {
 	path  string // in the stage
 	entry *tree.Entry
-	owner tree.Owner
+	owner heir
 }
 
 // makeStage makes the directory beside the workspace's own names, on the same filesystem, that only we may enter.
@@ -63,6 +86,10 @@ func (p *promotion) makeStage() error {
 		return p.base.Fail("open", name, err)
 	}
 	p.stage = &beneath.Root{FD: fd, Path: p.base.Path + "/" + name}
+	err = unix.Fremovexattr(fd, defaultACL) // it is the workspace's, and not for all that is made here
+	if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP) {
+		return p.base.Fail("removexattr", name, err)
+	}
 	return nil
 }
 
@@ -170,7 +197,7 @@ func (s *stager) own(top *tree.Entry) error {
 	if beneath.Gone(err) {
 		return removed(top)
 	}
-	s.owner = tree.Owner{UID: st.Uid, GID: st.Gid}
+	s.owner.Owner = tree.Owner{UID: st.Uid, GID: st.Gid}
 	return err
 }
 
@@ -280,7 +307,7 @@ func (s *stager) finishDir(d *stagedDir) error {
 		return err
 	}
 	defer unix.Close(fd)
-	return setAttributes(fd, d.entry, d.owner, nil)
+	return setAttributes(fd, d.entry, d.owner.Owner, d.owner.lists(true))
 }
 
 // setAttributes sets owner, attributes, mode and time, in an order in which none undoes another.
@@ -316,7 +343,7 @@ func kept(name string) bool {
 }
 
 // file copies a regular file.
-func (c *copier) file(e *tree.Entry, owner tree.Owner, dir int, name string) (uint64, error) {
+func (c *copier) file(e *tree.Entry, owner heir, dir int, name string) (uint64, error) {
 	at := &c.from[e.Detail().Root]
 	from, fromName, err := at.Parent(e.Detail().Source)
 	if err != nil {
@@ -327,7 +354,7 @@ func (c *copier) file(e *tree.Entry, owner tree.Owner, dir int, name string) (ui
 		return 0, err
 	}
 	defer unix.Close(src)
-	keep, err := c.keep(e)
+	keep, err := c.keep(e, owner)
 	if err != nil {
 		return 0, err
 	}
@@ -340,7 +367,7 @@ func (c *copier) file(e *tree.Entry, owner tree.Owner, dir int, name string) (ui
 	if err := c.data.Copy(c.ctx, dst, src, &e.Detail().New); err != nil {
 		return 0, err
 	}
-	if err := setAttributes(dst, e, owner, keep); err != nil {
+	if err := setAttributes(dst, e, owner.Owner, keep); err != nil {
 		return 0, err
 	}
 	var st unix.Stat_t
@@ -348,10 +375,10 @@ func (c *copier) file(e *tree.Entry, owner tree.Owner, dir int, name string) (ui
 	return st.Ino, err
 }
 
-// keep reads what a file that replaces another inherits from it.
-func (c *copier) keep(e *tree.Entry) ([]beneath.Xattr, error) {
+// keep reads what a file that replaces another inherits from it; a new one inherits from its directory.
+func (c *copier) keep(e *tree.Entry, owner heir) ([]beneath.Xattr, error) {
 	if e.OldType != tree.File {
-		return nil, nil
+		return owner.lists(false), nil
 	}
 	dir, name, err := c.base.Parent(e.Path)
 	if err != nil {

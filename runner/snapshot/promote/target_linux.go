@@ -38,8 +38,8 @@ func (t *Target) base() (*beneath.Root, func(), error) {
 // the new base layer when it returns, and its error refuses the promote; one that is tree.ErrStayed says that none moved.
 // Apply holds the workspace's lock meanwhile. A change of nothing makes no generation.
 //
-// New objects get the owner of the directory that they are put into, others keep theirs, with their access control
-// lists and security labels. Content, modes, times, user.* attributes, links and holes are promoted; sockets and
+// New objects get the owner of the directory that they are put into and its default access control list, others keep theirs,
+// with their access control lists and security labels. Content, modes, times, user.* attributes, links and holes are promoted; sockets and
 // devices are not, which the report notes.
 //
 // An error of cleaning up comes with the new state in place, and a report: Recover finishes, as after a crash. Other
@@ -70,7 +70,7 @@ func Apply(ctx context.Context, t Target, c *tree.Change, moving func(ctx contex
 	}
 	defer done()
 	p := &promotion{
-		t: t, c: c, base: base, seen: t.seen(c), dirs: map[string]*journal.DirOp{}, owners: map[string]tree.Owner{},
+		t: t, c: c, base: base, seen: t.seen(c), dirs: map[string]*journal.DirOp{}, owners: map[string]heir{},
 		report: report(c, tree.PromoteApply), moving: moving,
 	}
 	found, err := conflicts(ctx, &t, base, c, p.seen)
