@@ -115,6 +115,9 @@ type CheckpointJournal interface {
 	// Fork records a feature that begins on a checkpoint of another, in its lineage: FeatureRecord.Index is the
 	// lineage's. ErrExists for the name, ErrNotFound.
 	Fork(ctx context.Context, f FeatureRecord, from string) (FeatureRecord, error)
+	// Restore records a feature that was lost with its record, with its own Index, or that of Lineage when there is one. ErrExists
+	// for the name, the id or the index.
+	Restore(ctx context.Context, f FeatureRecord) error
 	// Kin lists every feature of a lineage, itself and retired ones too, oldest first.
 	Kin(ctx context.Context, featureID string) ([]FeatureRecord, error)
 	// UpdateFeature changes what u names. ErrNotFound.

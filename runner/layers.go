@@ -195,7 +195,7 @@ func (x *session) make(ctx context.Context) (err error) {
 		}
 	}
 	if err == nil && x.fresh {
-		err = noteBoot(x.dir)
+		err = errors.Join(noteBoot(x.dir), x.identify())
 	}
 	if err != nil {
 		return err

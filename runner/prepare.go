@@ -221,7 +221,10 @@ func (s *Supervisor) SpecOf(ctx context.Context, ref string) (*isolation.Spec, e
 		return nil, typed(err, "reading the profile")
 	}
 	r := Request{Workspace: f.Workspace, Feature: f.Name, Profile: p}
-	last := tasks[len(tasks)-1]
+	last := TaskRecord{Steps: []StepRecord{{Args: []string{"true"}}}} // of a fork in which nothing has run
+	if len(tasks) > 0 {
+		last = tasks[len(tasks)-1]
+	}
 	for _, st := range last.Steps {
 		r.Steps = append(r.Steps, Step{Args: st.Args})
 	}
@@ -229,7 +232,7 @@ func (s *Supervisor) SpecOf(ctx context.Context, ref string) (*isolation.Spec, e
 	if err != nil {
 		return nil, err
 	}
-	t.res.TaskID = last.ID
+	t.res.TaskID = cmp.Or(last.ID, "TASK")
 	return s.describe(t)
 }
 

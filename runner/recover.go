@@ -293,6 +293,9 @@ func (s *Supervisor) sweepFeature(ctx context.Context, r *GCReport, id string) e
 	if known, err := s.known(ctx); err != nil || known[id] {
 		return err
 	}
+	if _, err := os.Lstat(filepath.Join(dir, IdentityFile)); err == nil {
+		return fmt.Errorf("%s is a feature that the store has lost: caisson doctor --repair brings it back", dir)
+	}
 	r.Directories = append(r.Directories, dir)
 	return s.clear(ctx, dir, id, r)
 }
@@ -339,6 +342,11 @@ func (s *Supervisor) gone(id string) string { return filepath.Join(s.state, "tmp
 // removeFeature removes a feature's disk unit and its directory, whose lock is held.
 func (s *Supervisor) removeFeature(ctx context.Context, dir, id string) error {
 	if d := s.opt.Disk; d != nil && dir == s.featureDir(id) {
+		if !s.privileged() { // overlayfs leaves directories that only root gets into
+			if err := snapshot.Remove(ctx, plainBase(dir)); err != nil {
+				return err
+			}
+		}
 		if err := d.Remove(ctx, id); err != nil {
 			return err
 		}

@@ -271,6 +271,9 @@ func (x *session) exportTo(ctx context.Context, id, file string) error {
 // the rest stays usable.
 func (s *Supervisor) Repair(ctx context.Context) (*GCReport, error) {
 	r := s.found
+	if err := s.restore(ctx, &r); err != nil {
+		return nil, err
+	}
 	features, err := s.opt.Journal.Features(ctx)
 	if err != nil {
 		return nil, err

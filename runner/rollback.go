@@ -324,6 +324,7 @@ func (x *session) recordFork(ctx context.Context, from string) error {
 		switch {
 		case err == nil:
 			x.feature = f
+			_ = x.identify() // it is only missed when the store is lost
 			return nil
 		case errors.Is(err, ErrExists) && !named && try < maxNames:
 		case errors.Is(err, ErrExists):

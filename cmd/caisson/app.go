@@ -21,6 +21,7 @@ type app struct {
 	stateDir    string
 	persistence string
 	maxTasks    int
+	repairing   bool // the state directory may be without its store
 
 	midLine bool   // the command's last line on stderr has no end: ours begin with one
 	command string // the command that was chosen, such as "caisson run"

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -51,6 +52,7 @@ type repairReport struct {
 }
 
 func runRepair(ctx context.Context, a *app) error {
+	a.repairing = true
 	// First the rows, because what opens the state directory reads them.
 	repaired, err := a.repairStore(ctx)
 	if err != nil {
@@ -86,11 +88,19 @@ func (a *app) repairStore(ctx context.Context) (repaired []string, err error) {
 		return nil, nil // no store, nothing to repair; what is wrong with it otherwise opening it says
 	}
 	s, err := store.Open(ctx, path)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		repaired, err = s.Repair(ctx)
+		err = errors.Join(err, s.Close())
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
-	return s.Repair(ctx)
+	if code := runner.CodeOf(err); code != runner.CodeStoreCorrupt {
+		return repaired, err
+	}
+	// What can be had of it the features say themselves.
+	aside, moved := store.MoveAside(path, time.Now())
+	if moved != nil {
+		return nil, errors.Join(err, moved)
+	}
+	return append(repaired, fmt.Sprintf("%v: it is %s now, and the features are found again without their tasks", err, aside)), nil
 }
 
 // diagnosis is what doctor found.

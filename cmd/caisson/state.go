@@ -117,6 +117,9 @@ func (a *app) openWith(ctx context.Context, o runner.Options) (*runner.Superviso
 	if o.Disk, err = disk.OpenStore(dir); err != nil {
 		return nil, err
 	}
+	if err := storeIsThere(&o); err != nil && !a.repairing {
+		return nil, err
+	}
 	if o.Journal, err = openJournal(ctx, &o); err != nil {
 		return nil, err
 	}
@@ -125,6 +128,20 @@ func (a *app) openWith(ctx context.Context, o runner.Options) (*runner.Superviso
 
 // storeFile is the store's name in the state directory.
 const storeFile = "store.db"
+
+// storeIsThere refuses a state directory that has features and no store: a new one would give what they have to others.
+func storeIsThere(o *runner.Options) error {
+	if _, err := os.Lstat(filepath.Join(o.StateDir, storeFile)); o.Memory || !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	features, err := filepath.Glob(filepath.Join(o.StateDir, "features", "*", runner.IdentityFile))
+	if err != nil || len(features) == 0 {
+		return err
+	}
+	return &runner.Error{Code: runner.CodeStoreCorrupt, Exit: exitRefused,
+		Cause:  fmt.Sprintf("%s is gone, and there are %d features", filepath.Join(o.StateDir, storeFile), len(features)),
+		Remedy: "put it back; or caisson doctor --repair, which finds the features and their checkpoints again, but not their tasks"}
+}
 
 func openJournal(ctx context.Context, o *runner.Options) (runner.Journal, error) {
 	if o.Memory {

@@ -331,3 +331,29 @@ func updateFeature(t *testing.T, j runner.Journal) {
 		t.Fatalf("%+v", f)
 	}
 }
+
+func restore(t *testing.T, j runner.Journal) {
+	ctx := t.Context()
+	at := time.Unix(1000, 5).UTC()
+	lost := runner.FeatureRecord{ID: "lost", Name: "lost", Workspace: "/w", Index: 7, Direct: true, Labels: map[string]string{"a": "b"}, Created: at,
+		Disk: 1 << 20, Inodes: 100, Mechanism: "ext4", Driver: "copy"}
+	must(t, j.Restore(ctx, lost))
+	f, err := j.Feature(ctx, "lost")
+	must(t, err)
+	if f.Index != 7 || !f.Created.Equal(at) || !f.Direct || f.Labels["a"] != "b" || f.Disk != 1<<20 || f.Inodes != 100 || f.Mechanism != "ext4" || f.Driver != "copy" {
+		t.Fatalf("%+v", f)
+	}
+	fork := runner.FeatureRecord{ID: "fork", Name: "fork", Workspace: "/w", Index: 7, Lineage: "lost", Origin: "lost", Created: at}
+	must(t, j.Restore(ctx, fork))
+	if f, err = j.Feature(ctx, "fork"); err != nil || f.Index != 7 || f.Origin != "lost" || f.Lineage != "lost" {
+		t.Fatalf("%+v %v", f, err)
+	}
+	for _, again := range []runner.FeatureRecord{
+		{ID: "lost", Name: "x", Workspace: "/w", Index: 8}, {ID: "x", Name: "lost", Workspace: "/w", Index: 8}, {ID: "x", Name: "x", Workspace: "/w", Index: 7},
+	} {
+		wantErr(t, j.Restore(ctx, again), runner.ErrExists)
+	}
+	if f := add(t, j, 1).Feature; f.Index == 7 {
+		t.Fatal("two features have one index")
+	}
+}

@@ -52,6 +52,7 @@ var suite = map[string]func(*testing.T, runner.Journal){
 	"Claims":         claims,
 	"Forks":          forks,
 	"UpdateFeature":  updateFeature,
+	"Restore":        restore,
 	"FileEvents":     fileEvents,
 	"NetworkEvents":  networkEvents,
 	"Bounded":        bounded,

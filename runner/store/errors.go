@@ -61,7 +61,7 @@ func sqliteFailure(se *sqlite.Error, e *runner.Error) error {
 		full(e)
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 		e.Code, e.Cause = runner.CodeStoreCorrupt, "the store is damaged"
-		e.Remedy = "move store.db away; the directories under features/ keep every change"
+		e.Remedy = "caisson doctor --repair, which finds the features and their checkpoints again"
 	case sqlite3.SQLITE_BUSY:
 		e.Cause, e.Remedy = "the store is locked by another process", "try again"
 	}

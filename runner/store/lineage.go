@@ -20,7 +20,7 @@ func (s *Store) Fork(ctx context.Context, f runner.FeatureRecord, from string) (
 		}
 		f.Workspace, f.Direct, f.Driver = parent.Workspace, parent.Direct, parent.Driver
 		f.Lineage, f.Origin = parent.Lineage, parent.ID
-		if err := insertFeature(ctx, tx, &f, now); err != nil {
+		if err := insertFeature(ctx, tx, &f, nil, now); err != nil {
 			return err
 		}
 		a := runner.AuditRecord{At: now, FeatureID: f.ID, Event: "fork", From: parent.ID}
@@ -31,6 +31,20 @@ func (s *Store) Fork(ctx context.Context, f runner.FeatureRecord, from string) (
 		return err
 	})
 	return got, failure(err)
+}
+
+// Restore records a feature again.
+func (s *Store) Restore(ctx context.Context, f runner.FeatureRecord) error {
+	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+		index := &f.Index
+		if f.Lineage != "" {
+			index = nil
+		}
+		if err := insertFeature(ctx, tx, &f, index, f.Created); err != nil {
+			return err
+		}
+		return note(ctx, tx, runner.AuditRecord{At: time.Now(), FeatureID: f.ID, Event: "restore", Cause: "its record was lost"})
+	}))
 }
 
 // Kin lists a lineage, oldest first.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	_ "modernc.org/sqlite" // the driver
 
@@ -136,6 +137,22 @@ func create(ctx context.Context, path string) error {
 	return os.Rename(tmp, path)
 }
 
+// MoveAside gives the files of a store that cannot be used another name, which it returns.
+func MoveAside(path string, at time.Time) (string, error) {
+	l, err := flock.Acquire(context.Background(), path+".lock")
+	if err != nil {
+		return "", failure(err)
+	}
+	defer func() { _ = l.Release() }()
+	aside := path + ".damaged-" + at.UTC().Format("20060102T150405")
+	for _, suffix := range []string{"-wal", "-shm", "-journal", ""} {
+		if err := os.Rename(path+suffix, aside+suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", failure(err)
+		}
+	}
+	return aside, nil
+}
+
 func removeAll(path string) error {
 	for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
 		if err := os.Remove(path + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -154,7 +171,7 @@ func (s *Store) check(ctx context.Context, path string) error {
 		return nil
 	case have == 0:
 		return &runner.Error{Code: runner.CodeStoreCorrupt, Exit: runner.ExitInternal,
-			Cause: path + " is not a caisson store", Remedy: "move it away"}
+			Cause: path + " is not a caisson store", Remedy: "caisson doctor --repair, which moves it away"}
 	case have > version:
 		return &runner.Error{Code: runner.CodeStoreNewer, Exit: runner.ExitRefused,
 			Cause:  fmt.Sprintf("%s was written by a newer caisson (version %d; this one knows %d)", path, have, version),

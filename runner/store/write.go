@@ -17,7 +17,7 @@ func (s *Store) Submit(ctx context.Context, sub runner.Submission) (f runner.Fea
 	now := time.Now()
 	err = s.tx(ctx, func(tx *sql.Tx) error {
 		if sub.NewFeature {
-			err = insertFeature(ctx, tx, &sub.Feature, now)
+			err = insertFeature(ctx, tx, &sub.Feature, nil, now)
 		} else {
 			err = alive(ctx, tx, sub.Feature.ID)
 		}
@@ -42,15 +42,16 @@ func (s *Store) Submit(ctx context.Context, sub runner.Submission) (f runner.Fea
 const lowest = `CASE WHEN NOT EXISTS (SELECT 1 FROM features WHERE idx = 0) THEN 0 ELSE
 	(SELECT min(a.idx) + 1 FROM features a WHERE NOT EXISTS (SELECT 1 FROM features b WHERE b.idx = a.idx + 1)) END`
 
-func insertFeature(ctx context.Context, tx *sql.Tx, f *runner.FeatureRecord, now time.Time) error {
+// insertFeature records a feature made at a time, with an index or, for nil, the lowest that is free.
+func insertFeature(ctx context.Context, tx *sql.Tx, f *runner.FeatureRecord, index *int, at time.Time) error {
 	labels, err := json.Marshal(f.Labels)
 	if err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO features (id, name, workspace, idx, direct, labels, created,
 			lineage, origin, detached, ttl, idle, disk, inodes, mechanism, driver)
-		VALUES (?, ?, ?, `+lowest+`, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		f.ID, f.Name, f.Workspace, f.Direct, string(labels), now.UnixNano(),
+		VALUES (?, ?, ?, coalesce(?, `+lowest+`), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		f.ID, f.Name, f.Workspace, index, f.Direct, string(labels), at.UnixNano(),
 		f.Lineage, f.Origin, f.Detached, int64(f.TTL), int64(f.Idle), int64(f.Disk), int64(f.Inodes), f.Mechanism, f.Driver)
 	return err
 }
