@@ -56,6 +56,8 @@ const (
 	CodeNotLive       = "not_live"      // nothing of the feature runs
 	CodePaused        = "paused"        // the feature stands still
 	CodeKey           = "key"           // the idempotency key stands for something else
+	CodeCommand       = "command"       // the gate command denies a step
+	CodeAsk           = "ask"           // the gate command wants a person to decide about a step, and none has
 	CodeResume        = "resume"        // a step was interrupted, and nobody said whether it may run again
 )
 

@@ -19,6 +19,7 @@ type taskOptions struct {
 	Promote        string            `json:"promote,omitempty"`
 	PatchFile      string            `json:"patch_file,omitempty"`
 	AllowProtected []string          `json:"allow_protected,omitempty"`
+	Consent        bool              `json:"consent,omitempty"`
 	Checkpoints    *CheckpointPolicy `json:"checkpoints,omitempty"`
 	Learn          string            `json:"learn,omitempty"`
 	Publish        []egress.Publish  `json:"publish,omitempty"`
@@ -97,6 +98,9 @@ func (s *Supervisor) resume(ctx context.Context, ref string, o *ResumeOptions) (
 	if err := t.goOnAt(&record, o); err != nil {
 		return nil, err
 	}
+	if err := t.judge(); err != nil {
+		return nil, err
+	}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	t.rooting.Go(t.makeRoot)
 	if err := t.submit(t.ctx); err != nil {
@@ -124,7 +128,7 @@ func requestOf(f *FeatureRecord, record *TaskRecord, o *ResumeOptions) (*Request
 		}
 	}
 	r := &Request{Workspace: f.Workspace, Feature: f.Name, Profile: p, Promote: more.Promote, PatchFile: more.PatchFile,
-		AllowProtected: more.AllowProtected, Checkpoints: more.Checkpoints, Learn: more.Learn, Publish: more.Publish, Detach: o.Detach, Remove: record.Remove,
+		AllowProtected: more.AllowProtected, Consent: more.Consent, Checkpoints: more.Checkpoints, Learn: more.Learn, Publish: more.Publish, Detach: o.Detach, Remove: record.Remove,
 		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Signals: o.Signals, Progress: o.Progress}
 	for i := range record.Steps {
 		st, err := stepOf(&record.Steps[i])

@@ -42,6 +42,9 @@ func (s *Supervisor) begin(ctx context.Context, r *Request) (*task, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.judge(); err != nil {
+		return nil, err
+	}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	t.rooting.Go(t.makeRoot)                // needs nothing of what follows
 	if err := t.submit(t.ctx); err != nil { // the feature's lock, a record in the journal

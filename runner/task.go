@@ -31,6 +31,7 @@ type Request struct {
 	Promote        string   // PromoteNone ("" too), PromoteApply, PromotePatch: what happens when all went well
 	PatchFile      string   // for PromotePatch
 	AllowProtected []string // globs of protected paths that may be changed all the same
+	Consent        bool     // a person has read what the gate command asks about, and wants it
 	Remove         bool     // --rm: the feature goes away with its change when the task has ended
 	Labels         map[string]string
 
@@ -115,6 +116,7 @@ type Result struct {
 	Layers        *Layering               `json:"layers,omitempty"`
 	Steps         []StepResult            `json:"steps"`
 	Change        *ChangeSummary          `json:"change,omitempty"`
+	Judged        []Judged                `json:"judged,omitempty"` // steps that the gate command, in mode warn, would have refused
 	Gates         []gates.Verdict         `json:"gates,omitempty"`
 	Promoted      *snapshot.PromoteReport `json:"promoted,omitempty"`
 	Kept          bool                    `json:"kept"`                  // the feature still exists: see diff, promote, discard

@@ -179,9 +179,11 @@ func (a *app) inFeature(ctx context.Context, ref string, r *runner.Request, o st
 	}
 	defer streams.detach()
 	var result *runner.Result
-	err = a.serve(ctx, ref, func(s service) (err error) {
-		result, err = s.Exec(ctx, ref, *r)
-		return err
+	err = a.withConsent(r, func() error {
+		return a.serve(ctx, ref, func(s service) (err error) {
+			result, err = s.Exec(ctx, ref, *r)
+			return err
+		})
 	})
 	return result, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	commandgate "github.com/caisson-dev/caisson/gates/command"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/native"
 	"github.com/caisson-dev/caisson/runner"
@@ -103,10 +104,14 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	if err != nil {
 		return err
 	}
-	result, err := s.Run(ctx, *request)
-	if errors.Is(err, &runner.Error{Code: runner.CodeBusy}) && request.Feature != "" {
-		result, err = a.addTask(ctx, request)
-	}
+	var result *runner.Result
+	err = a.withConsent(request, func() (err error) {
+		result, err = s.Run(ctx, *request)
+		if errors.Is(err, &runner.Error{Code: runner.CodeBusy}) && request.Feature != "" {
+			result, err = a.addTask(ctx, request)
+		}
+		return err
+	})
 	streams.detach()
 	signals.stop()
 	if err != nil {
@@ -247,6 +252,11 @@ type resultEvent struct {
 func (a *app) reportResult(r *runner.Result, o *runOptions) {
 	for _, w := range r.Weaker {
 		a.note("not enforced: %s (%s)", w.Control, w.Reason)
+	}
+	for _, j := range r.Judged {
+		if j.Verdict == commandgate.Deny {
+			a.note("the gate command would refuse step %d (%s): %s", j.Step, j.Findings[0].Rule, j.Findings[0].Message)
+		}
 	}
 	if r.Layers != nil && r.Layers.Reason != "" {
 		a.note("layers are whole copies: no overlay here (%s)", r.Layers.Reason)

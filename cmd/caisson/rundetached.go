@@ -29,7 +29,11 @@ func runDetached(ctx context.Context, a *app, o *runOptions) error {
 		return err
 	}
 	defer c.Close()
-	started, err := c.Start(ctx, *request)
+	var started *daemon.Started
+	err = a.withConsent(request, func() (err error) {
+		started, err = c.Start(ctx, *request)
+		return err
+	})
 	if err != nil {
 		return err
 	}

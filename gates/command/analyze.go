@@ -60,10 +60,19 @@ type analyzer struct {
 
 func newAnalyzer(c Config) *analyzer {
 	a := &analyzer{c: c, files: map[string]data{}, programs: map[string]string{}, budget: baseCost, parser: syntax.NewParser(syntax.Variant(syntax.LangBash))}
-	a.dir.set(cwdName, c.Cwd)
-	for name, value := range map[string]string{"HOME": c.Home, "PWD": c.Cwd, "OLDPWD": c.Cwd, "TMPDIR": "/tmp", "IFS": " \t\n", "USER": "user", "LOGNAME": "user",
+	a.dir.set(cwdName, c.Dir)
+	for name, value := range map[string]string{"HOME": c.Home, "PWD": c.Dir, "OLDPWD": c.Dir, "TMPDIR": "/tmp", "IFS": " \t\n", "USER": "user", "LOGNAME": "user",
 		"SHELL": "/bin/bash", "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "UID": "1000", "EUID": "1000", "OSTYPE": "linux-gnu", "0": "bash", "BASH": "/bin/bash"} {
 		a.set(name, value, fromNowhere)
+	}
+	for _, kv := range c.Env {
+		if name, value, ok := strings.Cut(kv, "="); ok {
+			from := fromNowhere
+			if secretName(name) {
+				from = fromSecret
+			}
+			a.set(name, value, from)
+		}
 	}
 	return a
 }

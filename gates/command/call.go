@@ -1,9 +1,11 @@
 package command
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
 )
@@ -187,24 +189,27 @@ func (a *analyzer) unresolved(c *invocation, word string) data {
 // executes judges a file that is run: a script that the same line wrote or loaded, or one that can be read.
 func (a *analyzer) executes(c *invocation, file string) data {
 	if d, ok := a.files[file]; ok {
-		a.script(c, d)
+		a.script(c, d, false)
 		return data{}
 	}
-	a.openScript(file)
+	a.openScript(c, file, false)
 	return data{}
 }
 
-// script judges data that is run as a shell script.
-func (a *analyzer) script(c *invocation, d data) {
+// script judges data that is run as a script; shell: by a shell, whatever its first line says.
+func (a *analyzer) script(c *invocation, d data, shell bool) {
 	switch {
 	case d.from == fromNetwork:
 		c.deny("download-run", "it runs what was just downloaded", "download, read, then run")
 	case d.from == fromDecoder && !d.known:
 		c.deny("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
 	case d.known:
-		if line, _, _ := strings.Cut(d.text, "\n"); strings.HasPrefix(line, "#!") && !strings.Contains(line, "sh") {
+		if !shell && !shellScript([]byte(d.text)) {
 			c.inline(d.text)
 			return
+		}
+		if d.from == fromDecoder {
+			c.ask("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
 		}
 		a.isolated(func() data { return a.parse(d.text, data{}) })
 	default:
@@ -212,31 +217,34 @@ func (a *analyzer) script(c *invocation, d data) {
 	}
 }
 
-// openScript judges a script that the configuration can read. What is no shell text is none of ours.
-func (a *analyzer) openScript(file string) {
+// openScript judges a script that the configuration can read, as shell text when a shell runs it. What is no shell text is
+// none of ours.
+func (a *analyzer) openScript(c *invocation, file string, shell bool) {
 	if a.c.Open == nil || hasUnknown(file) || slices.Contains(a.calling, "script "+file) {
 		return
 	}
 	text, err := a.c.Open(file, a.c.MaxBytes+1)
-	if err != nil || !shellScript(file, text) {
+	if err != nil || !shell && !shellScript(text) {
 		return
 	}
+	if len(text) > a.c.MaxBytes { // a generated one, such as configure
+		c.ask("long-script", fmt.Sprintf("more than %d bytes of a script are not judged", a.c.MaxBytes), "")
+		return
+	}
+	a.budget += len(text) * byteCost
 	a.calling = append(a.calling, "script "+file)
 	defer func() { a.calling = a.calling[:len(a.calling)-1] }()
 	a.isolated(func() data { return a.parse(string(text), data{}) })
 }
 
-func shellScript(file string, text []byte) bool {
-	line, _, _ := strings.Cut(string(text[:min(len(text), 256)]), "\n")
+// shellScript reports whether a file that is executed is run by a shell: shells also run text without a #! line.
+func shellScript(text []byte) bool {
+	head := string(text[:min(len(text), 256)])
+	line, _, _ := strings.Cut(head, "\n")
 	if strings.HasPrefix(line, "#!") {
-		for f := range strings.FieldsSeq(line[2:]) {
-			if slices.Contains(shells, path.Base(f)) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(strings.Fields(line[2:]), func(f string) bool { return slices.Contains(shells, path.Base(f)) })
 	}
-	return slices.Contains([]string{".sh", ".bash", ".zsh", ".ksh"}, path.Ext(file))
+	return head != "" && !strings.ContainsFunc(head, func(r rune) bool { return r == 0 || r == utf8.RuneError })
 }
 
 var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "fish", "rbash", "pwsh", "csh", "tcsh", "yash", "elvish", "nu", "xonsh"}

@@ -50,8 +50,10 @@ type Config struct {
 	Mode     Mode
 	Allow    []string // for ModeAllow: exact command words, after resolution
 	MaxBytes int      // 0: DefaultMaxBytes
-	Cwd      string   // "": /workspace
+	Cwd      string   // the workspace, by an absolute path; "": /workspace
+	Dir      string   // where the command begins; "": Cwd
 	Home     string   // "": /home/user
+	Env      []string // NAME=VALUE: what is known of the environment; other variables may have any value
 	// Open reads a script that a command names, at most max bytes of it; nil: none can be read.
 	Open func(path string, max int) ([]byte, error)
 }
@@ -87,6 +89,7 @@ func Analyze(text string, c Config) Result {
 func (c Config) filled() Config {
 	c.MaxBytes = cmp.Or(c.MaxBytes, DefaultMaxBytes)
 	c.Cwd, c.Home = cmp.Or(c.Cwd, "/workspace"), cmp.Or(c.Home, "/home/user")
+	c.Dir = cmp.Or(c.Dir, c.Cwd)
 	return c
 }
 

@@ -81,9 +81,14 @@ func (c *invocation) shellText(text string, params []string) {
 
 // scriptFile judges a script that is named.
 func (c *invocation) scriptFile(file string) {
-	p := c.a.abs(file)
+	p, shell := c.a.abs(file), slices.Contains(shells, c.name) || c.name == "source" || c.name == "."
 	if d, ok := c.a.files[p]; ok {
-		c.a.script(c, d)
+		switch {
+		case shell || d.from > fromNowhere:
+			c.a.script(c, d, shell)
+		case d.known:
+			c.inline(d.text)
+		}
 		return
 	}
 	switch {
@@ -94,7 +99,9 @@ func (c *invocation) scriptFile(file string) {
 	case hasUnknown(p):
 		c.ask("unknown-script", "which script runs cannot be told beforehand", "name it")
 	default:
-		c.a.openScript(p)
+		if shell {
+			c.a.openScript(c, p, true)
+		}
 	}
 }
 
@@ -107,6 +114,9 @@ func (c *invocation) stdinScript() {
 	case d.from == fromDecoder && !d.known:
 		c.deny("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
 	case d.known && d.text != "" && slices.Contains(shells, c.name):
+		if d.from == fromDecoder {
+			c.ask("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
+		}
 		c.a.isolated(func() data { return c.a.parse(d.text, data{}) })
 	case d.known && d.text != "":
 		c.inline(d.text)
@@ -251,6 +261,9 @@ func evalRule(c *invocation) {
 		c.a.inShell(c, text)
 		c.ask("unresolved", "what eval runs cannot be told beforehand", "write the command itself")
 	default:
+		if c.from == fromDecoder {
+			c.ask("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
+		}
 		c.a.parse(text, c.in)
 	}
 }

@@ -107,6 +107,9 @@ func (c *invocation) splitString(args []string) []string {
 func (a *analyzer) inShell(c *invocation, text string) data {
 	switch {
 	case !hasUnknown(text):
+		if c.from == fromDecoder {
+			c.ask("decoded-command", "a shell is given text that was hidden by an encoding", "write it as it is")
+		}
 		return a.isolated(func() data { return a.parse(text, c.in) })
 	case c.from == fromNetwork:
 		c.deny("remote-command", "a shell is given text from the network", "look at it first")

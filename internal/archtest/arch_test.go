@@ -36,7 +36,7 @@ var ours = rules{
 		"quota/disk": {"quota"},
 
 		// Only runner knows the order; its helpers know one thing each.
-		"runner": {"gates", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
+		"runner": {"gates", "gates/command", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
 			"runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
 			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/uplink", "runner/watch"},
 		"runner/flock":       nil,

@@ -1,0 +1,91 @@
+package runner
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/gates/command"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// Judged is what the gate command said of a step that it would not let pass.
+type Judged struct {
+	Step int `json:"step"` // from 1
+	command.Result
+}
+
+// judge has the gate command look at the steps that are still to run. It is an early, explained refusal of what nobody means;
+// what a command can do in spite of it, the sandbox bounds.
+func (t *task) judge() error {
+	gate := t.req.Profile.Gates.Command
+	if gate.Mode == gates.ModeOff || gate.Mode == "" { // "": a task of a version that had no such gate goes on
+		return nil
+	}
+	scripts := &scripts{workspace: t.req.Workspace}
+	defer scripts.close()
+	for i := t.first; i < len(t.req.Steps); i++ {
+		st := &t.req.Steps[i]
+		r := command.AnalyzeArgs(st.Args, command.Config{Mode: command.Mode(gate.List), Allow: gate.Allow, Cwd: snapshot.WorkspaceTarget,
+			Dir: cwd(st.Cwd), Home: snapshot.HomeTarget, Env: t.env(st, i+1), Open: scripts.open})
+		if r.Verdict == command.Allow || r.Verdict == command.Ask && (t.req.Consent || gate.OnAsk == "allow") {
+			continue
+		}
+		if gate.Mode != gates.ModeWarn {
+			return refusedCommand(i+1, r)
+		}
+		t.res.Judged = append(t.res.Judged, Judged{Step: i + 1, Result: r})
+	}
+	return nil
+}
+
+// refusedCommand is the refusal of a step by the gate command.
+func refusedCommand(step int, r command.Result) *Error {
+	f := r.Findings[0]
+	cause := fmt.Sprintf("step %d: %s: %q (rule %s, at %d:%d)", step, f.Message, f.Text, f.Rule, f.Line, f.Column)
+	if r.Verdict == command.Ask {
+		return refuse(CodeAsk, cmp.Or(f.Safer, "start it at a terminal, where it asks, or set gates.command.on_ask: allow in the profile"), "a person has to decide: %s", cause)
+	}
+	return refuse(CodeCommand, cmp.Or(f.Safer, "`caisson gate try command` tells what the rules say of a command line"), "%s", cause)
+}
+
+// scripts reads scripts that commands name, in the workspace as it was before the feature.
+type scripts struct {
+	workspace string
+	root      *os.Root
+}
+
+// open reads at most limit bytes of a file, by its path inside.
+func (s *scripts) open(path string, limit int) ([]byte, error) {
+	name, ok := strings.CutPrefix(path, snapshot.WorkspaceTarget+"/")
+	if !ok {
+		return nil, fs.ErrNotExist
+	}
+	var err error
+	if s.root == nil {
+		if s.root, err = os.OpenRoot(s.workspace); err != nil {
+			return nil, err
+		}
+	}
+	f, err := s.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo has no end
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(fs.ErrInvalid, err)
+	}
+	return io.ReadAll(io.LimitReader(f, int64(limit)))
+}
+
+func (s *scripts) close() {
+	if s.root != nil {
+		_ = s.root.Close()
+	}
+}
