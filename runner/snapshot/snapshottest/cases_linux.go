@@ -42,6 +42,7 @@ var cases = []struct {
 	{"two promotes", promoteTwo},
 	{"rollback past a promote", rollbackPast},
 	{"planted link", plantedLink},
+	{"planted marks", plantedMarks},
 }
 
 func (w *world) file(path, content string) {
