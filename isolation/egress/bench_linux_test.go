@@ -37,8 +37,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// client does KIND ADDRESS PARALLEL COUNT and prints how long it took in all, and the median of one, in nanoseconds.
+// client holds a gateway, or does KIND ADDRESS PARALLEL COUNT and prints how long it took in all, and the median of one, in nanoseconds.
 func client(args []string) error {
+	if args[0] == "gateway" {
+		return gateway()
+	}
 	parallel, err := strconv.Atoi(args[2])
 	if err != nil {
 		return err

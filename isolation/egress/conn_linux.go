@@ -170,8 +170,10 @@ func (f *flow) plain(r *tcp.ForwarderRequest) {
 		return
 	}
 	f.relay(in, out, func(dst io.Writer) error {
+		awaitData(in)
 		q := newRequests(f.t, in, dst)
 		q.headers = f.g.opt.Headers
+		q.rest = func() error { return copyChunks(dst, in) }
 		q.asked = func() { f.upgrade.Store(true) }
 		q.upgraded = func() bool {
 			select {
@@ -193,16 +195,16 @@ func verdictOf(err error) string {
 }
 
 // accept completes the handshake inside.
-func accept(r *tcp.ForwarderRequest) (*gonet.TCPConn, func(), error) {
-	var q waiter.Queue
-	e, err := r.CreateEndpoint(&q)
+func accept(r *tcp.ForwarderRequest) (*inside, func(), error) {
+	q := &waiter.Queue{}
+	e, err := r.CreateEndpoint(q)
 	if err != nil {
 		r.Complete(true)
 		return nil, nil, fmt.Errorf("handshake: %s", err)
 	}
 	r.Complete(false)
 	e.SocketOptions().SetKeepAlive(true)
-	return gonet.NewTCPConn(&q, e), e.Abort, nil
+	return &inside{TCPConn: gonet.NewTCPConn(q, e), end: e, queue: q}, e.Abort, nil
 }
 
 func (f *flow) dial() (net.Conn, error) {
@@ -219,37 +221,31 @@ func (f *flow) dial() (net.Conn, error) {
 }
 
 // relay copies both ways until both have ended, or one has failed.
-func (f *flow) relay(in *gonet.TCPConn, out net.Conn, upwards func(io.Writer) error, abort func()) {
+func (f *flow) relay(in, out net.Conn, upwards func(io.Writer) error, abort func()) {
 	f.ending(func() { abort(); _ = out.Close() })
-	var failure error
-	var both sync.WaitGroup
-	both.Go(func() {
-		err := upwards(&meter{f: f, w: out, out: true})
-		if err == nil {
-			err = closeWrite(out)
-		} else {
-			abort()
-			_ = out.Close()
-		}
-		if errors.Is(err, errRefused) {
-			failure = err
-		}
-	})
-	both.Go(func() {
+	var down sync.WaitGroup
+	down.Go(func() {
 		err := f.downwards(&meter{f: f, w: in}, out)
 		if err == nil {
-			err = in.CloseWrite()
+			err = closeWrite(in)
 		}
 		if err != nil {
 			abort()
 			_ = out.Close()
 		}
 	})
-	both.Wait()
+	err := upwards(&meter{f: f, w: out, out: true})
+	if err == nil {
+		err = closeWrite(out)
+	} else {
+		abort()
+		_ = out.Close()
+	}
+	down.Wait()
 	_ = in.Close()
 	_ = out.Close()
-	if failure != nil {
-		f.end(VerdictRefused, failure)
+	if errors.Is(err, errRefused) {
+		f.end(VerdictRefused, err)
 		return
 	}
 	f.end(VerdictAllowed, nil)
@@ -263,6 +259,7 @@ func (f *flow) downwards(dst io.Writer, src io.Reader) error {
 		default:
 		}
 	}()
+	awaitData(src)
 	b, back := borrow()
 	defer back()
 	n, err := src.Read(b)

@@ -36,10 +36,12 @@ type Gateway struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	stack   *stack.Stack
+	link    *link
 	names   *names
 	current atomic.Pointer[epoch]
 	total   *budget
 	events  *rate.Limiter
+	changed chan struct{} // another rule holds
 	dropped atomic.Int64
 
 	mu      sync.Mutex
@@ -63,14 +65,14 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 		o.Rule = None()
 	}
 	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, budgets: map[int]*budget{}, total: newBudget(o.Total.withDefaults()), events: rate.NewLimiter(200, 2000)}
-	g.left = sync.NewCond(&g.mu)
+	g.left, g.changed = sync.NewCond(&g.mu), make(chan struct{}, 1)
 	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	g.current.Store(&epoch{rule: o.Rule, step: o.Step, used: g.budgetOf(o.Step, o.Rule.limits)})
-	if err := g.makeStack(); err != nil {
-		g.cancel()
-		return nil, errors.Join(err, o.TUN.Close())
+	err := g.makeStack()
+	if err == nil {
+		err = g.serve()
 	}
-	if err := g.serve(); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
 	g.running.Go(g.closeIdle)
@@ -83,11 +85,11 @@ func (g *Gateway) makeStack() error {
 		NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol, ipv6.NewProtocol},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 	})
-	link, err := newLink(g.opt.TUN)
-	if err != nil {
+	var err error
+	if g.link, err = newLink(g.stack, g.opt.TUN); err != nil {
 		return err
 	}
-	if err := g.stack.CreateNIC(nic, link); err != nil {
+	if err := g.stack.CreateNIC(nic, g.link); err != nil {
 		return fmt.Errorf("network stack: %s", err)
 	}
 	// Every address is ours: what is sent to it is decided about by the forwarder.
@@ -167,6 +169,10 @@ func (g *Gateway) SetRule(step int, r *Rule) {
 		r = None()
 	}
 	g.current.Store(&epoch{rule: r, step: step, used: g.budgetOf(step, r.limits)})
+	select {
+	case g.changed <- struct{}{}:
+	default:
+	}
 	for _, f := range g.all() {
 		g.review(f)
 	}
@@ -266,6 +272,9 @@ func (g *Gateway) closeIdle() {
 		case <-g.ctx.Done():
 			timer.Stop()
 			return
+		case <-g.changed: // it may be less now
+			timer.Stop()
+			continue
 		case <-timer.C:
 		}
 		now := time.Now()
@@ -298,8 +307,13 @@ func (g *Gateway) Close() error {
 		f.cut("closed", "the sandbox ends", "")
 	}
 	g.running.Wait()
-	g.stack.Destroy()
-	return g.opt.TUN.Close()
+	if g.link == nil {
+		g.stack.Destroy()
+		return g.opt.TUN.Close()
+	}
+	g.link.stop()
+	g.stack.Destroy() // which still writes
+	return errors.Join(g.link.f.Close(), g.opt.TUN.Close())
 }
 
 // refused tells of a refusal.

@@ -43,13 +43,7 @@ type world struct {
 
 func newWorld(t testing.TB, p Policy, change ...func(*Options)) *world {
 	t.Helper()
-	var why error
-	if os.Geteuid() != 0 {
-		why = errors.New("not root")
-	} else if _, err := os.Stat("/dev/net/tun"); err != nil {
-		why = err
-	}
-	testenv.Need(t, "root", why)
+	needRoot(t)
 	r, err := Parse(p)
 	if err != nil {
 		t.Fatal(err)
@@ -78,6 +72,18 @@ func newWorld(t testing.TB, p Policy, change ...func(*Options)) *world {
 		close(w.jobs)
 	})
 	return w
+}
+
+// needRoot: namespaces and devices are made.
+func needRoot(t testing.TB) {
+	t.Helper()
+	var why error
+	if os.Geteuid() != 0 {
+		why = errors.New("not root")
+	} else if _, err := os.Stat("/dev/net/tun"); err != nil {
+		why = err
+	}
+	testenv.Need(t, "root", why)
 }
 
 // namespace makes a network namespace with a thread in it that does jobs, and returns the namespace.
@@ -122,7 +128,7 @@ func (w *world) want(verdict, name, text string) Event {
 			}
 		}
 		if time.Now().After(deadline) {
-			w.t.Fatalf("no event %s of %s with %q in %+v", verdict, name, text, w.event)
+			w.t.Fatalf("no event %s of %s with %q in %+v", verdict, name, text, w.event[max(0, len(w.event)-50):])
 		}
 		w.told.Wait()
 	}

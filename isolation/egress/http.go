@@ -48,6 +48,7 @@ type requests struct {
 	src     *headReader
 	br      *bufio.Reader
 	dst     io.Writer
+	rest    func() error // forwards what is not looked at, to the end
 	// An upgrade changes the protocol if the server agrees: then upgraded says so, once.
 	asked    func()
 	upgraded func() bool
@@ -70,7 +71,9 @@ func (h *headReader) Read(p []byte) (int, error) {
 
 func newRequests(t target, src io.Reader, dst io.Writer) *requests {
 	h := &headReader{r: src, left: math.MaxInt64}
-	return &requests{t: t, strict: t.port == 80, src: h, br: bufio.NewReaderSize(h, 64<<10), dst: dst}
+	q := &requests{t: t, strict: t.port == 80, src: h, br: bufio.NewReaderSize(h, 16<<10), dst: dst}
+	q.rest = func() error { _, err := io.Copy(dst, src); return err }
+	return q
 }
 
 // forward runs until the client has ended. An error that wraps errRefused is a refusal.
@@ -83,8 +86,7 @@ func (q *requests) forward() error {
 		if q.strict {
 			return refuse("what is sent on port 80 is not HTTP")
 		}
-		_, err := q.br.WriteTo(q.dst)
-		return err
+		return q.raw()
 	}
 	for first := true; ; first = false {
 		if err := q.one(first); err != nil {
@@ -94,6 +96,19 @@ func (q *requests) forward() error {
 			return err
 		}
 	}
+}
+
+// raw forwards what is no HTTP, or not any more.
+func (q *requests) raw() error {
+	b, err := q.br.Peek(q.br.Buffered())
+	if err == nil {
+		_, err = q.dst.Write(b)
+	}
+	q.br = nil
+	if err != nil {
+		return err
+	}
+	return q.rest()
 }
 
 // errRefused is what the checks of a protocol answer.
@@ -119,15 +134,18 @@ func (q *requests) sniff() (bool, error) {
 		n = max(n, min(q.br.Buffered(), q.br.Size()))
 		line, _ = q.br.Peek(n)
 		text := bytes.TrimLeft(line, "\r\n \t")
-		word, rest, spaced := bytes.Cut(text, []byte(" "))
-		switch {
-		case bytes.ContainsFunc(word, notToken) || !spaced && len(word) > maxMethod:
+		end := bytes.IndexAny(text, blanks)
+		switch word := text[:max(end, 0)]; {
+		case end < 0 && (bytes.ContainsFunc(text, notToken) || len(text) > maxMethod), bytes.ContainsFunc(word, notToken):
 			return false, nil
-		case spaced && bytes.IndexByte(rest, '\n') >= 0:
+		case end >= 0 && bytes.IndexByte(text[end:], '\n') >= 0:
 			return request(text), nil
 		}
 	}
 }
+
+// blanks are what lenient servers take for the space behind a method (RFC 9112, 3).
+const blanks = " \t\v\f\r"
 
 // maxMethod is more than any server takes for a method, in bytes.
 const maxMethod = 1 << 10
@@ -173,7 +191,7 @@ func (q *requests) one(first bool) error {
 		return err
 	}
 	if upgrade && q.upgraded() {
-		if _, err := q.br.WriteTo(q.dst); err != nil {
+		if err := q.raw(); err != nil {
 			return err
 		}
 		return io.EOF
@@ -202,10 +220,12 @@ func (q *requests) check(r *http.Request, first bool) error {
 	switch {
 	case r.ProtoMajor != 1:
 		return refuse("%s without TLS", r.Proto)
-	case r.Method == http.MethodTrace || r.Method == "TRACK":
+	case strings.EqualFold(r.Method, http.MethodTrace) || strings.EqualFold(r.Method, "TRACK"):
 		return refuse("%s sends back what a client is not to see", r.Method)
-	case r.Method == http.MethodConnect:
+	case strings.EqualFold(r.Method, http.MethodConnect):
 		return refuse("CONNECT asks for another destination")
+	case !strings.HasPrefix(r.RequestURI, "/") && r.RequestURI != "*" && (r.URL.Host == "" || r.URL.Scheme != "http"):
+		return refuse("the target %.80q is neither a path nor a URL of http", r.RequestURI)
 	case r.Header.Get("HTTP2-Settings") != "" || hasToken(r.Header.Values("Upgrade"), "h2c"):
 		return refuse("h2c asks for HTTP/2, whose names cannot be checked")
 	case r.Header.Get("Upgrade") != "" && (!first || r.ContentLength != 0 || len(r.TransferEncoding) > 0):

@@ -4,11 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/waiter"
 )
 
 // chunk is what is copied at once, in bytes.
@@ -97,11 +102,67 @@ func (f *flow) await(l *rate.Limiter, n int) error {
 	return l.WaitN(f.ctx, n)
 }
 
+// copyChunks copies until src ends. It has a buffer only while there is something to put into it.
 func copyChunks(dst io.Writer, src io.Reader) error {
+	for {
+		awaitData(src)
+		if err := copyChunk(dst, src); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+func copyChunk(dst io.Writer, src io.Reader) error {
 	b, back := borrow()
 	defer back()
-	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, b)
+	n, err := src.Read(b)
+	if n > 0 {
+		if _, err := dst.Write(b[:n]); err != nil {
+			return err
+		}
+	}
 	return err
+}
+
+// inside is the sandbox's end of a connection.
+type inside struct {
+	*gonet.TCPConn
+	end   tcpip.Endpoint
+	queue *waiter.Queue
+}
+
+// awaitData waits until reading would not have to, where the connection can say so.
+func awaitData(r io.Reader) {
+	switch c := r.(type) {
+	case *inside:
+		c.await()
+	case *net.TCPConn:
+		raw, err := c.SyscallConn()
+		if err != nil {
+			return // reading has the same error
+		}
+		_ = raw.Read(func(fd uintptr) bool {
+			var b [1]byte
+			_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			return !errors.Is(err, unix.EAGAIN)
+		})
+	}
+}
+
+func (c *inside) await() {
+	const events = waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr
+	if c.end.Readiness(events) != 0 {
+		return
+	}
+	entry, woken := waiter.NewChannelEntry(events)
+	c.queue.EventRegister(&entry)
+	defer c.queue.EventUnregister(&entry)
+	if c.end.Readiness(events) == 0 {
+		<-woken
+	}
 }
 
 func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }

@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 )
 
 // MTU of the device, in bytes: the largest, because every packet costs the same.
@@ -199,6 +200,7 @@ const udpChecksum = 6
 // link is the device's other end as the stack's network interface. It has one reader, which waits in Go's poller, and
 // hands on what is read itself.
 type link struct {
+	stack  *stack.Stack
 	f      *os.File
 	fd     int // of f
 	up     stack.NetworkDispatcher
@@ -206,7 +208,7 @@ type link struct {
 }
 
 // newLink takes a descriptor of its own: the poller hears only of devices that had been made when it was told of them.
-func newLink(tun *os.File) (*link, error) {
+func newLink(s *stack.Stack, tun *os.File) (*link, error) {
 	fd, err := unix.FcntlInt(tun.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("TUN device: %w", err)
@@ -214,24 +216,26 @@ func newLink(tun *os.File) (*link, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, errors.Join(fmt.Errorf("TUN device: %w", err), unix.Close(fd))
 	}
-	return &link{f: os.NewFile(uintptr(fd), tun.Name()), fd: fd}, nil
+	return &link{stack: s, f: os.NewFile(uintptr(fd), tun.Name()), fd: fd}, nil
 }
 
-// Attach implements stack.LinkEndpoint; nil ends it.
+// Attach implements stack.LinkEndpoint. The stack is locked: nothing is waited for.
 func (l *link) Attach(up stack.NetworkDispatcher) {
 	if l.up = up; up != nil {
-		l.reader.Go(l.read)
-		return
+		l.reader.Go(func() { l.read(up) })
 	}
-	_ = l.f.SetReadDeadline(time.Now()) // the reader may have ended by itself
+}
+
+// stop ends the reader, before the stack goes: it may be waiting for the stack.
+func (l *link) stop() {
+	_ = l.f.SetReadDeadline(time.Now())
 	l.reader.Wait()
-	_ = l.f.Close()
 }
 
 // read hands on packets until the device is gone. What is small goes into a buffer of its size: one byte must not hold the
 // memory of the largest packet.
-func (l *link) read() {
-	up, b := l.up, make([]byte, vnetHeader+MTU)
+func (l *link) read(up stack.NetworkDispatcher) {
+	b := make([]byte, vnetHeader+MTU)
 	for {
 		n, err := l.f.Read(b)
 		if err != nil {
@@ -244,6 +248,7 @@ func (l *link) read() {
 		if unwanted(protocol, b[vnetHeader:n]) {
 			continue
 		}
+		l.makeWay(protocol, b[vnetHeader:n])
 		p := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: gvbuffer.MakeWithData(b[vnetHeader:n])})
 		up.DeliverNetworkPacket(protocol, p)
 		p.DecRef()
@@ -274,6 +279,34 @@ func unwanted(protocol tcpip.NetworkProtocolNumber, b []byte) bool {
 		return next != header.TCPProtocolNumber && next != header.UDPProtocolNumber && address(h.DestinationAddress()) != Gateway6
 	}
 	return true
+}
+
+// makeWay ends a connection that only waits for stray segments (TIME-WAIT) when its port opens another one. The stack
+// would look for a listener, find none, and refuse.
+func (l *link) makeWay(protocol tcpip.NetworkProtocolNumber, b []byte) {
+	size, next := header.IPv6MinimumSize, uint8(0)
+	id := stack.TransportEndpointID{}
+	if protocol == header.IPv4ProtocolNumber {
+		h := header.IPv4(b)
+		size, next = int(h.HeaderLength()), h.Protocol()
+		id.LocalAddress, id.RemoteAddress = h.DestinationAddress(), h.SourceAddress()
+	} else {
+		h := header.IPv6(b)
+		next = h.NextHeader()
+		id.LocalAddress, id.RemoteAddress = h.DestinationAddress(), h.SourceAddress()
+	}
+	if next != uint8(header.TCPProtocolNumber) || len(b) < size+header.TCPMinimumSize {
+		return
+	}
+	t := header.TCP(b[size:])
+	if t.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn {
+		return
+	}
+	id.LocalPort, id.RemotePort = t.DestinationPort(), t.SourcePort()
+	e, ok := l.stack.FindTransportEndpoint(protocol, header.TCPProtocolNumber, id, nic).(*tcp.Endpoint)
+	if ok && (e.EndpointState() == tcp.StateTimeWait || e.EndpointState() == tcp.StateClose) {
+		e.Abort()
+	}
 }
 
 // WritePackets implements stack.LinkEndpoint. Each packet is said to have a checksum that is still to be made, which
@@ -322,7 +355,7 @@ func (*link) MaxHeaderLength() uint16                 { return 0 }
 func (*link) LinkAddress() tcpip.LinkAddress          { return "" }
 func (*link) SetLinkAddress(tcpip.LinkAddress)        {}
 func (l *link) IsAttached() bool                      { return l.up != nil }
-func (l *link) Wait()                                 { l.reader.Wait() }
+func (*link) Wait()                                   {}
 func (*link) ARPHardwareType() header.ARPHardwareType { return header.ARPHardwareNone }
 func (*link) AddHeader(*stack.PacketBuffer)           {}
 func (*link) ParseHeader(*stack.PacketBuffer) bool    { return true }
