@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -135,6 +136,49 @@ func TestPromotesOfTwoProcesses(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
+}
+
+// While a task makes a path a directory and a link out of the sandbox by turns, promotes and rollbacks write nothing there.
+func TestPlantedLinkWhileLive(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	outside := t.TempDir()
+	victim := filepath.Join(outside, "victim")
+	if err := os.WriteFile(victim, []byte("untouched"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	detach(t, b, "f")
+	first, err := b.Checkpoint(t.Context(), "f", runner.CheckpointOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	promoted := 0
+	for n := range 4 {
+		loop := "echo kept > kept" + strconv.Itoa(n) + "; echo up; while :; do mkdir p; echo " + strconv.Itoa(n) + " > p/victim; echo x > p/more; rm -r p; ln -s " + outside + " p; echo y > q; rm p q; done"
+		ended := holding(t, b, "f", loop)
+		for range 5 {
+			_, err := b.Promote(t.Context(), "f", runner.PromoteOptions{})
+			switch code := runner.CodeOf(err); {
+			case err == nil:
+				promoted++
+			case code != runner.CodeNothingToDo && code != runner.CodeConflict && code != runner.CodeGate && code != runner.CodeHeld:
+				t.Error(err)
+			}
+			_, err = b.Rollback(t.Context(), "f", runner.RollbackOptions{To: first.ID, Paths: []string{"p/**", "q"}, Keep: true})
+			if code := runner.CodeOf(err); err != nil && code != runner.CodeHeld {
+				t.Error(err)
+			}
+		}
+		if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: first.ID}); err != nil {
+			t.Error(err)
+		}
+		<-ended
+		names, err := os.ReadDir(outside)
+		text, read := os.ReadFile(victim)
+		if err != nil || read != nil || len(names) != 1 || string(text) != "untouched" {
+			t.Fatalf("outside: %v %q %v %v", names, text, err, read)
+		}
+	}
+	t.Logf("%d promoted", promoted)
 }
 
 // A checkpoint of another feature moves nothing, whole or by paths, and is not promoted.
