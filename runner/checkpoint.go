@@ -3,6 +3,7 @@ package runner
 import (
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -62,6 +63,26 @@ type CheckpointOptions struct {
 	Wait  bool   // until it is indexed and durable
 }
 
+// ImportOptions are how Supervisor.Import makes a checkpoint of an archive.
+type ImportOptions struct {
+	Label    string
+	Home     bool   // the archive is of HOME
+	Digest   string // that the uncompressed archive must have, sha256:HEX; "" does not check
+	MaxBytes int64  // more is refused; 0: 1 GiB
+}
+
+func (o *ImportOptions) check() error {
+	if !validLabel(o.Label) {
+		return refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", o.Label)
+	}
+	if o.Digest != "" && !digestRule.MatchString(o.Digest) {
+		return refuse(CodeUsage, "write it as export prints it: sha256: and 64 hexadecimal digits", "%q is no digest", o.Digest)
+	}
+	return nil
+}
+
+var digestRule = regexp.MustCompile("^sha256:[0-9a-f]{64}$")
+
 // Ref names a feature, or one of its checkpoints.
 type Ref struct {
 	Feature    string // a name, an id, or a unique beginning of an id
@@ -94,7 +115,7 @@ func (r Ref) String() string {
 
 // RollbackOptions are what Rollback goes back to, and how.
 type RollbackOptions struct {
-	To       string   // as in Ref.Checkpoint; "" is RefHead
+	To       string   // as in Ref.Checkpoint; "" is the newest on the way back from what there is now that differs from it
 	LastGood bool     // to RefLastGood
 	Paths    []string // globs: only these
 	Smart    []string // paths: only these, which something found fault with

@@ -240,16 +240,18 @@ func (s *Supervisor) Export(ctx context.Context, ref string, w io.Writer, o snap
 	return digest, typed(err, "exporting "+ref)
 }
 
-// Import makes a checkpoint of an OCI layer tar: a child of the head.
-func (s *Supervisor) Import(ctx context.Context, feature string, r io.Reader, o snapshot.ImportOptions) (c *Checkpoint, err error) {
+// Import makes a checkpoint of an OCI layer tar: a child of the head. Of one that is refused nothing stays.
+func (s *Supervisor) Import(ctx context.Context, feature string, r io.Reader, o ImportOptions) (c *Checkpoint, err error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
 	err = s.use(ctx, feature, writing, func(x *session) error {
-		c = &Checkpoint{Reason: ReasonImport}
-		o.ID = s.opt.NewID()
-		var err error
-		if o.Meta, err = json.Marshal(meta{Reason: c.Reason, Created: time.Now()}); err != nil {
+		c = &Checkpoint{Reason: ReasonImport, Label: o.Label}
+		text, err := json.Marshal(meta{Reason: c.Reason, Label: c.Label, Created: time.Now()})
+		if err != nil {
 			return err
 		}
-		record, err := x.layers.Import(ctx, r, o)
+		record, err := x.layers.Import(ctx, r, snapshot.ImportOptions{ID: s.opt.NewID(), Meta: text, Home: o.Home, Digest: o.Digest, MaxBytes: o.MaxBytes})
 		if err != nil && !full(err) && ctx.Err() == nil {
 			return &Error{Code: CodeUsage, Cause: "the archive cannot be imported", Exit: ExitRefused, Err: err, Remedy: "look at the file; --digest must be of the archive uncompressed"}
 		}

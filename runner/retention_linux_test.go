@@ -76,7 +76,7 @@ func (b *bench) importOldest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = file.Close() }()
-	back, err := b.Import(t.Context(), "f", file, snapshot.ImportOptions{})
+	back, err := b.Import(t.Context(), "f", file, runner.ImportOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

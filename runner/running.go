@@ -109,28 +109,6 @@ func (s *Supervisor) Exec(ctx context.Context, feature string, r Request) (*Resu
 	return s.Run(ctx, r)
 }
 
-// untilSignal is a context that ends also with a signal that asks for an end, until stop.
-func untilSignal(ctx context.Context, signals <-chan os.Signal) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case sig, ok := <-signals:
-				if !ok {
-					signals = nil
-				} else if fatal(sig) {
-					cancel(errSignal{sig})
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return ctx, func() { cancel(nil); <-done }
-}
-
 // alive finds a live feature of this process.
 func (s *Supervisor) alive(ctx context.Context, ref string) (*session, error) {
 	f, err := s.opt.Journal.Feature(ctx, ref)
@@ -199,46 +177,6 @@ func (s *Supervisor) waitForOther(ctx context.Context, id string) error {
 		return err
 	}
 	return l.Release()
-}
-
-// expect says that a task is about to make a feature's session. Its caller holds the feature's lock.
-func (s *Supervisor) expect(t *task) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.coming[t.feature.ID] = t
-}
-
-// arrive tells who waits for the session of a task that it is there, or with an error that it will not be. Only the first
-// word counts.
-func (t *task) arrive(err error) {
-	t.s.mu.Lock()
-	defer t.s.mu.Unlock()
-	if t.s.coming[t.feature.ID] == t {
-		delete(t.s.coming, t.feature.ID)
-		t.lost = err
-		close(t.came)
-	}
-}
-
-// expected is the task that makes a feature's session just now, or nil.
-func (s *Supervisor) expected(featureID string) *task {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.coming[featureID]
-}
-
-// await is the session of a feature in this process, or nil; one that is being made is waited for.
-func (s *Supervisor) await(ctx context.Context, featureID string) (*session, error) {
-	t := s.expected(featureID)
-	if t == nil {
-		return s.session(featureID), nil
-	}
-	select {
-	case <-t.came:
-	case <-ctx.Done():
-		return nil, &Error{Code: CodeCancelled, Cause: "nobody waits for " + t.feature.Name + " any more", Exit: ExitCanceled, Err: context.Cause(ctx)}
-	}
-	return s.session(featureID), nil
 }
 
 // remember makes a task known until its end.
@@ -389,76 +327,6 @@ func (s *Supervisor) Kill(ctx context.Context, ref string, sig syscall.Signal) e
 		}
 	}
 	return refuse(CodeNotLive, "", "no command of %s runs", ref)
-}
-
-// Pause makes a live feature stand still.
-func (s *Supervisor) Pause(ctx context.Context, feature string) error {
-	x, err := s.alive(ctx, feature)
-	if err == nil {
-		err = x.pause(ctx, true)
-	}
-	return typed(err, "pausing "+feature)
-}
-
-// Unpause lets it go on.
-func (s *Supervisor) Unpause(ctx context.Context, feature string) error {
-	x, err := s.alive(ctx, feature)
-	if err == nil {
-		err = x.pause(ctx, false)
-	}
-	return typed(err, "unpausing "+feature)
-}
-
-// pause makes the session stand still, or go on. The tasks' clocks stop before everything is frozen, and go on after.
-func (x *session) pause(ctx context.Context, on bool) error {
-	x.pausing.Lock()
-	defer x.pausing.Unlock()
-	f := x.sandbox()
-	if f == nil {
-		return refuse(CodeNotLive, "", "the feature %s has just ended", x.feature.Name)
-	}
-	if on == x.paused() {
-		return nil
-	}
-	event, change := "unpause", f.Unpause
-	if on {
-		event, change = "pause", f.Pause
-		if err := x.hold(ctx, true); err != nil {
-			return err
-		}
-	}
-	if err := change(ctx); err != nil {
-		if on {
-			err = errors.Join(err, x.hold(ctx, false))
-		}
-		return err
-	}
-	if !on {
-		if err := x.hold(ctx, false); err != nil {
-			return err
-		}
-	}
-	return x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: event})
-}
-
-// hold tells the tasks that run, and those that come, whether they stand still.
-func (x *session) hold(ctx context.Context, on bool) error {
-	x.mu.Lock()
-	x.still = on
-	tasks := slices.Clone(x.tasks)
-	x.mu.Unlock()
-	var errs []error
-	for _, t := range tasks {
-		errs = append(errs, t.pause(ctx, on))
-	}
-	return errors.Join(errs...)
-}
-
-// paused reports whether the session stands still.
-func (x *session) paused() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.still
 }
 
 // rebaseTime is how long a promote waits for another live feature.

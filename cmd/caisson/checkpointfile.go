@@ -153,11 +153,7 @@ func runCheckpointImport(ctx context.Context, a *app, args []string, o importOpt
 	}
 	var c *runner.Checkpoint
 	err = a.serve(ctx, args[0], func(s service) (err error) {
-		c, err = s.Import(ctx, args[0], in, snapshot.ImportOptions{Digest: o.digest, MaxBytes: int64(limit)})
-		if err == nil && o.label != "" {
-			c.Label = o.label
-			err = s.Label(ctx, args[0]+"@"+c.ID, o.label)
-		}
+		c, err = s.Import(ctx, args[0], in, runner.ImportOptions{Label: o.label, Digest: o.digest, MaxBytes: int64(limit)})
 		return err
 	})
 	if err != nil {

@@ -33,7 +33,7 @@ type service interface {
 	Label(ctx context.Context, ref, label string) error
 	DropCheckpoints(ctx context.Context, refs ...string) error
 	Export(ctx context.Context, ref string, w io.Writer, o snapshot.ExportOptions) (string, error)
-	Import(ctx context.Context, feature string, r io.Reader, o snapshot.ImportOptions) (*runner.Checkpoint, error)
+	Import(ctx context.Context, feature string, r io.Reader, o runner.ImportOptions) (*runner.Checkpoint, error)
 	Rollback(ctx context.Context, feature string, o runner.RollbackOptions) (*runner.RollbackResult, error)
 	Fork(ctx context.Context, ref, name string) (*runner.FeatureInfo, error)
 

@@ -194,8 +194,8 @@ func (c *Client) Export(ctx context.Context, ref string, w io.Writer, o snapshot
 	return export.run(ctx, c, with[snapshot.ExportOptions]{ref, o}, &end{out: w})
 }
 
-func (c *Client) Import(ctx context.Context, ref string, r io.Reader, o snapshot.ImportOptions) (*runner.Checkpoint, error) {
-	return importing.run(ctx, c, with[snapshot.ImportOptions]{ref, o}, &end{in: r})
+func (c *Client) Import(ctx context.Context, ref string, r io.Reader, o runner.ImportOptions) (*runner.Checkpoint, error) {
+	return importing.run(ctx, c, with[runner.ImportOptions]{ref, o}, &end{in: r})
 }
 
 type peers string

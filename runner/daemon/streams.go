@@ -34,7 +34,7 @@ var (
 	export = flow("export", func(ctx context.Context, s *Server, a with[snapshot.ExportOptions], p *pipe) (string, error) {
 		return s.opt.Supervisor.Export(ctx, a.Ref, p.to(frame.Stdout), a.Options)
 	})
-	importing = flow("import", func(ctx context.Context, s *Server, a with[snapshot.ImportOptions], p *pipe) (*runner.Checkpoint, error) {
+	importing = flow("import", func(ctx context.Context, s *Server, a with[runner.ImportOptions], p *pipe) (*runner.Checkpoint, error) {
 		return s.opt.Supervisor.Import(ctx, a.Ref, p.in, a.Options)
 	})
 )

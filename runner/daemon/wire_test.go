@@ -156,11 +156,11 @@ func TestErrors(t *testing.T) {
 func TestOptions(t *testing.T) {
 	for _, v := range []any{
 		&runner.CheckpointOptions{}, &runner.RollbackOptions{}, &runner.StopOptions{}, &runner.PromoteOptions{},
-		&runner.LogOptions{}, &runner.EventOptions{}, &snapshot.DiffOptions{}, &snapshot.ExportOptions{}, &snapshot.ImportOptions{},
+		&runner.LogOptions{}, &runner.EventOptions{}, &snapshot.DiffOptions{}, &snapshot.ExportOptions{}, &runner.ImportOptions{},
 		&runner.Checkpoint{}, &runner.RollbackResult{}, &runner.Stats{}, &runner.Event{}, &runner.FeatureInfo{}, &runner.GCReport{},
 		&runner.Progress{}, &runner.ChangeSummary{},
 	} {
-		fill(reflect.ValueOf(v).Elem(), "/ä", "Verdicts", "Meta", "Created", "Updated", "At", "Tasks")
+		fill(reflect.ValueOf(v).Elem(), "/ä", "Verdicts", "Meta", "Created", "Updated", "At", "Tasks", "Running")
 		text, err := json.Marshal(v)
 		if err != nil {
 			t.Fatal(err)

@@ -132,6 +132,9 @@ func (w *placer) all(ctx context.Context, in *stream) error {
 			return err
 		}
 		if err := w.entry(ctx, t, h, name); err != nil {
+			if errors.Is(err, ErrUnsafe) {
+				return err // it is named, and where it would have come to lie helps nobody
+			}
 			return w.root.Fail("import", name, err)
 		}
 	}
