@@ -138,6 +138,99 @@ func TestPromotesOfTwoProcesses(t *testing.T) {
 	}
 }
 
+// Of resumes from several processes one goes on at a time, and no step that is done runs twice.
+func TestResumesOfTwoProcesses(t *testing.T) {
+	one := newNative(t, runner.Options{Daemon: idle{}})
+	both := []*bench{one, one.second(t, runner.Options{Daemon: idle{}})}
+	res, _, _ := run(t, one, steps(one, "f", "echo run >> first", "echo run >> second; test -e /home/user/ok", "echo run >> third"))
+	if res.State != runner.StateFailed {
+		t.Fatalf("%+v", res)
+	}
+	var wg sync.WaitGroup
+	for i := range 6 {
+		wg.Go(func() {
+			_, err := both[i%2].Resume(t.Context(), res.TaskID, runner.ResumeOptions{})
+			if code := runner.CodeOf(err); err != nil && code != runner.CodeBusy && code != runner.CodeResume {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	run(t, one, steps(one, "f", "touch ~/ok"))
+	again, err := both[1].Resume(t.Context(), res.TaskID, runner.ResumeOptions{})
+	if err != nil || again.Verdict != runner.VerdictNonzero { // it goes on from the state before the step: without ok
+		t.Fatalf("%+v %v", again, err)
+	}
+	_, out, _ := run(t, one, steps(one, "f", "wc -l < first; wc -l < second; test ! -e third"))
+	if out != "1\n1\n" {
+		t.Fatalf("%q", out)
+	}
+}
+
+// untilFree tries again while another process has the feature.
+func untilFree(do func() error) error {
+	for {
+		if err := do(); runner.CodeOf(err) != runner.CodeBusy {
+			return err
+		}
+	}
+}
+
+// A fork sees a whole checkpoint, whoever forgets checkpoints and collects layers in another process at the same time.
+func TestForkBesideCollector(t *testing.T) {
+	one := newNative(t, runner.Options{Daemon: idle{}})
+	two := one.second(t, runner.Options{Daemon: idle{}})
+	var scripts []string
+	for i := range 6 {
+		scripts = append(scripts, "echo "+strings.Repeat("x", i+1)+" > x")
+	}
+	run(t, one, steps(one, "f", scripts...))
+	list, err := one.Checkpoints(t.Context(), "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forked := make([]string, len(list))
+	var wg sync.WaitGroup
+	for i, c := range list[1:] {
+		wg.Go(func() {
+			err := untilFree(func() error {
+				f, err := one.Fork(t.Context(), "f@"+c.ID, "")
+				if err == nil {
+					forked[i] = f.Name
+				}
+				return err
+			})
+			if err != nil && runner.CodeOf(err) != runner.CodeNotFound {
+				t.Error(err)
+			}
+		})
+		if i == len(list)-2 {
+			break // the current state lies on it
+		}
+		wg.Go(func() {
+			err := untilFree(func() error { return two.DropCheckpoints(t.Context(), "f@"+c.ID) })
+			if err != nil && runner.CodeOf(err) != runner.CodeNotFound {
+				t.Error(err)
+			}
+			if _, err := two.GC(t.Context(), false); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	n := 0
+	for i, name := range forked {
+		if name == "" {
+			continue
+		}
+		n++
+		if got := shown(t, one, name, "x"); got != strings.Repeat("x", i+1) {
+			t.Errorf("the fork of %d shows %q", i, got)
+		}
+	}
+	t.Logf("%d forks", n)
+}
+
 // While a task makes a path a directory and a link out of the sandbox by turns, promotes and rollbacks write nothing there.
 func TestPlantedLinkWhileLive(t *testing.T) {
 	b := newNative(t, runner.Options{})
