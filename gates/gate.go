@@ -2,7 +2,9 @@ package gates
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -217,3 +219,14 @@ type Measurement struct {
 
 // Evidence is another word for Verdict.
 type Evidence = Verdict
+
+// DigestOf is a gate's digest: of its name, of a version that changes when the same configuration would give another
+// answer, and of its configuration, which JSON can hold.
+func DigestOf(name string, version int, config any) string {
+	data, err := json.Marshal(config)
+	if err != nil {
+		panic(err) // a configuration is texts and whole numbers
+	}
+	sum := sha256.Sum256(fmt.Appendf(data, "\n%s %d", name, version))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}

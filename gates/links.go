@@ -28,6 +28,13 @@ func newLinks(c *Change, view func(string) string) links {
 	return l
 }
 
+// Resolver returns a function that walks the target of a link in directory dir (slash-separated; "." is the workspace) as
+// the kernel would, in the workspace as it will be. The end is a path of the workspace, or with outside where the way
+// leaves it: an absolute path, or one that begins with "..". A circle leaves, too, and ends with the target itself.
+func (c *Change) Resolver() func(dir, target string) (end string, outside bool) {
+	return newLinks(c, func(p string) string { return p }).resolve
+}
+
 // at returns the target of the link at p, if there will be one.
 func (l links) at(p string) (string, bool) {
 	if target, ok := l.changed[p]; ok {

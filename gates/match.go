@@ -197,3 +197,90 @@ func ignorable(r rune) bool {
 
 // matchExact matches a path as it is written.
 func matchExact(pattern, p string) bool { return doublestar.MatchUnvalidated(pattern, p) }
+
+// Globs is a list of doublestar globs in which the last one that matches decides; one after "!" says no. A glob matches
+// what it names and everything below; "/" at its end is for people.
+type Globs struct{ rules []globRule }
+
+type globRule struct {
+	given   string
+	not     bool
+	exact   string
+	folded  string
+	anchors string // letters before the first wildcard: most paths are no match by these alone
+}
+
+// ParseGlobs reads globs relative to the workspace, at most 1000 of them.
+func ParseGlobs(patterns []string) (Globs, error) {
+	var g Globs
+	if len(patterns) > 1000 {
+		return g, fmt.Errorf("%d globs; at most 1000", len(patterns))
+	}
+	for _, given := range patterns {
+		p, not := strings.CutPrefix(given, "!")
+		p = strings.TrimSuffix(p, "/")
+		if err := checkPattern(p); err != nil {
+			return g, err
+		}
+		literal := p
+		if i := strings.IndexAny(p, `*?[]{}\`); i >= 0 {
+			literal = p[:i]
+		}
+		g.rules = append(g.rules, globRule{given: given, not: not, exact: p, folded: foldCase(p), anchors: literal})
+	}
+	return g, nil
+}
+
+// Empty says whether there is no glob.
+func (g Globs) Empty() bool { return len(g.rules) == 0 }
+
+// Match decides about a path as it is written, and returns the glob that did.
+func (g Globs) Match(p string) (pattern string, ok bool) {
+	for _, r := range slices.Backward(g.rules) {
+		if r.matches(p) {
+			return r.given, !r.not
+		}
+	}
+	return "", false
+}
+
+// MatchFolded is Match for lists that forbid: a path counts as everything that a filesystem may take it for. What "!" takes
+// out is still as it is written.
+func (g Globs) MatchFolded(p string) (pattern string, ok bool) {
+	folded := fold(p)
+	for _, r := range slices.Backward(g.rules) {
+		if r.not && r.matches(p) || !r.not && matchesTree(r.folded, folded) {
+			return r.given, !r.not
+		}
+	}
+	return "", false
+}
+
+func (r globRule) matches(p string) bool {
+	return (strings.HasPrefix(p, r.anchors) || strings.HasPrefix(r.anchors, p)) && matchesTree(r.exact, p)
+}
+
+// matchesTree says whether pattern matches p or a directory above it.
+func matchesTree(pattern, p string) bool {
+	if doublestar.MatchUnvalidated(pattern, p) {
+		return true
+	}
+	return !strings.HasSuffix(pattern, "**") && doublestar.MatchUnvalidated(pattern+"/**", p)
+}
+
+// LiteralParents returns the directories above what the globs name, as far as they are written without wildcards: what
+// takes one away takes everything below away.
+func (g Globs) LiteralParents() map[string]string {
+	out := map[string]string{}
+	for _, r := range g.rules {
+		if r.not {
+			continue
+		}
+		for _, dir := range parents([]string{r.exact}) {
+			if strings.HasPrefix(r.exact, dir+"/") {
+				out[dir] = r.given
+			}
+		}
+	}
+	return out
+}

@@ -3,9 +3,6 @@ package gates
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -73,9 +70,6 @@ func (c PathsConfig) normal() (PathsConfig, error) {
 // pathsVersion changes when the same configuration would give another answer.
 const pathsVersion = 1
 
-// maxListed is how many findings of one rule are listed; the rest is counted.
-const maxListed = 100
-
 // paths is the gate.
 type paths struct {
 	config    PathsConfig
@@ -103,12 +97,7 @@ func Paths(c PathsConfig) (Gate, error) {
 		}
 	}
 	c.Mode = "" // what a failure does is not part of the answer
-	data, err := json.Marshal(c)
-	if err != nil {
-		return nil, fmt.Errorf("gate paths: %w", err)
-	}
-	sum := sha256.Sum256(fmt.Appendf(data, "\npaths %d", pathsVersion))
-	g.digest = "sha256:" + hex.EncodeToString(sum[:])
+	g.digest = DigestOf("paths", pathsVersion, c)
 	return g, nil
 }
 
@@ -122,14 +111,13 @@ type look struct {
 	folded   links
 	aliases  *matcher
 	aliasOf  map[string]string
-	listed   map[string]int
-	verdict  Verdict
+	list     List
 	gitParts map[string]bool // directories that hold objects or refs, as a git repository does
 }
 
 func (g *paths) Check(ctx context.Context, c *Change) (Verdict, error) {
 	same := func(p string) string { return p }
-	l := &look{paths: g, links: newLinks(c, same), folded: newLinks(c, fold), listed: map[string]int{}, gitParts: map[string]bool{}}
+	l := &look{paths: g, links: newLinks(c, same), folded: newLinks(c, fold), gitParts: map[string]bool{}}
 	l.aliasOf = l.links.aliases(g.config.Protected)
 	var err error
 	if l.aliases, err = newMatcher(slices.Sorted(maps.Keys(l.aliasOf))); err != nil {
@@ -143,9 +131,8 @@ func (g *paths) Check(ctx context.Context, c *Change) (Verdict, error) {
 			return Verdict{}, context.Cause(ctx)
 		}
 		l.entry(&c.Entries[i])
-		l.verdict.Checked++
 	}
-	return l.verdict, nil
+	return l.list.Verdict(len(c.Entries)), nil
 }
 
 // entry applies every rule to one entry.
@@ -301,18 +288,9 @@ func (l *look) file(e *Entry) {
 	}
 }
 
-// find records a finding, or counts it when there are many of its rule and severity already; so a verdict
-// never hides why it fails.
+// find records a finding.
 func (l *look) find(s Severity, rule, p, message, remedy string) {
-	if s == SeverityOff {
-		return
-	}
-	key := rule + "/" + string(s)
-	if l.listed[key]++; l.listed[key] > maxListed {
-		l.verdict.Dropped++
-		return
-	}
-	l.verdict.Findings = append(l.verdict.Findings, Finding{Rule: rule, Path: p, Message: message, Remedy: remedy, Severity: s})
+	l.list.Add(Finding{Rule: rule, Path: p, Message: message, Remedy: remedy, Severity: s})
 }
 
 // shellQuote makes s one word of a shell.

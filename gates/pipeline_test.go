@@ -12,7 +12,9 @@ import (
 	"testing"
 )
 
-func passes() func(context.Context, *Change) (Verdict, error) { return answer(Verdict{Checked: 1}, nil) }
+func passes() func(context.Context, *Change) (Verdict, error) {
+	return answer(Verdict{Checked: 1}, nil)
+}
 func blocks() func(context.Context, *Change) (Verdict, error) {
 	return answer(Verdict{Checked: 1, Findings: []Finding{{Rule: "r", Severity: SeverityBlock}}}, nil)
 }

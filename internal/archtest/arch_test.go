@@ -20,6 +20,8 @@ var ours = rules{
 	imports: map[string][]string{
 		"quota":         nil,
 		"gates":         nil,
+		"gates/files":   {"gates"},
+		"gates/secrets": {"gates"},
 		"gates/command": nil,
 		"images":        nil,
 		"profiles":      {"gates", "isolation", "isolation/egress", "quota"}, // types and validation only
