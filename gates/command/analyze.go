@@ -125,10 +125,10 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 // wrote notes what lies in a file now.
 func (a *analyzer) wrote(target string, d data) {
 	if p := a.abs(target); !hasUnknown(p) {
-		a.files[p] = join(a.files[p], d)
-		if old := a.files[p]; d.known && old.text == "" {
-			a.files[p] = d
+		if old, ok := a.files[p]; ok {
+			d = join(old, d)
 		}
+		a.files[p] = d
 	}
 }
 

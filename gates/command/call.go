@@ -134,8 +134,12 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 			return out
 		} // it may not have been defined after all, or be passed over: the program counts too
 	}
-	if strings.Contains(word, "/") && !systemBin(word) {
-		return a.executes(c, a.abs(word))
+	if file := a.abs(word); strings.Contains(word, "/") {
+		if tool, ok := a.programs[file]; ok {
+			c.name = tool
+		} else if !toolPath(file) {
+			return a.executes(c, file)
+		}
 	}
 	c.name = unversioned(c.name)
 	if w, ok := wrappers[c.name]; ok {
@@ -145,6 +149,9 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	}
 	if rule, ok := rules[c.name]; ok {
 		rule(c)
+	}
+	if slices.Contains(passing, c.name) && slices.ContainsFunc(c.args, func(p string) bool { return privatePath(a.abs(p), a.c.Home) }) {
+		c.ask("secrets", "it reads credentials", "leave them where they are")
 	}
 	if strings.HasPrefix(c.name, "mkfs") {
 		c.deny("format", "it makes a new file system over what is there", "")
@@ -163,10 +170,19 @@ func unversioned(name string) string {
 	return name
 }
 
-// systemBin reports whether a path names a program of the system, which is then judged by its name.
-func systemBin(word string) bool {
-	dir := path.Dir(path.Clean(word))
-	return slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/busybox", "/opt/homebrew/bin"}, dir)
+// toolPath reports whether an absolute path names a program that is judged by its name: one of the system, or of an
+// environment that was installed somewhere.
+func toolPath(file string) bool {
+	dir, name := path.Split(file)
+	dir = path.Clean(dir)
+	if strings.HasPrefix(name, "ld-") || strings.HasPrefix(name, "ld.so") {
+		return true
+	}
+	if slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/busybox", "/opt/homebrew/bin"}, dir) {
+		return true
+	}
+	_, wrapper := wrappers[name]
+	return (wrapper || rules[unversioned(name)] != nil) && slices.Contains([]string{"bin", "sbin", ".bin"}, path.Base(dir))
 }
 
 // unresolved is a command whose name is not known.
@@ -267,7 +283,7 @@ func parseOptions(args []string, values ...string) options {
 			return o
 		case strings.HasPrefix(arg, "--"):
 			name, value, ok := strings.Cut(arg[2:], "=")
-			if !ok && slices.Contains(values, "--"+name) && i+1 < len(args) {
+			if !ok && i+1 < len(args) && slices.ContainsFunc(values, func(v string) bool { return v == "--"+name || len(name) > 3 && strings.HasPrefix(v, arg) }) {
 				i++
 				value = args[i]
 			}
@@ -291,6 +307,22 @@ func parseOptions(args []string, values ...string) options {
 		}
 	}
 	return o
+}
+
+// value is that of an option, by its short name with a dash or by its long one, which may be abbreviated.
+func (o options) value(short, long string) string {
+	if v, ok := o.long[short]; ok && short != "" {
+		return v
+	}
+	if v, ok := o.long[long]; ok {
+		return v
+	}
+	for name, v := range o.long {
+		if len(name) > 3 && strings.HasPrefix(long, name) {
+			return v
+		}
+	}
+	return ""
 }
 
 // has reports whether an option was given: a long one also when it is abbreviated, as getopt_long(3) allows.

@@ -13,7 +13,7 @@ func init() {
 	for name, rule := range map[string]func(*invocation){
 		"rm": rm, "rmdir": rm, "unlink": rm, "shred": shred, "srm": shred, "wipe": shred,
 		"dd": dd, "mv": mv, "cp": cp, "install": cp, "ln": ln, "tee": tee, "truncate": truncate, "chmod": chmod, "chown": chown, "chgrp": chown, "chattr": chattr, "setfacl": chown,
-		"rsync": rsync, "sed": sed, "tar": tarRule, "touch": touch, "trash": rm,
+		"rsync": rsync, "sed": sed, "touch": touch, "trash": rm,
 		"wipefs": disk, "fdisk": disk, "sfdisk": disk, "cfdisk": disk, "gdisk": disk, "sgdisk": disk, "parted": disk, "blkdiscard": disk, "mkswap": disk, "hdparm": disk, "diskutil": disk,
 		"cryptsetup": disk, "pvremove": disk, "vgremove": disk, "lvremove": disk, "zpool": disk, "badblocks": disk, "nvme": disk, "mdadm": disk, "btrfs": disk, "newfs": disk,
 	} {
@@ -76,6 +76,7 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 		c.ask("remove-unknown", "what it removes cannot be told beforehand", "name the directory, or check that the variable is set: ${DIR:?}")
 	case w == elsewhere && recursive && forced:
 		c.deny("remove-outside", "it removes a directory outside of the workspace", safer)
+	case w == inTmp && !slices.Contains(tmpDirs, full): // /tmp is the sandbox's own
 	case w == elsewhere || w == inTmp:
 		c.ask("remove-outside", "it removes something outside of the workspace", safer)
 	case full != c.a.c.Cwd && strings.Trim(p, "0123456789") == "":
@@ -164,6 +165,11 @@ func cp(c *invocation) {
 
 // copied keeps in mind what a file holds when it gets another name.
 func (c *invocation) copied(from, to string) {
+	if to != "" && toolPath(c.a.abs(from)) {
+		for _, p := range []string{to, path.Join(to, path.Base(from))} {
+			c.a.programs[c.a.abs(p)] = path.Base(from)
+		}
+	}
 	d, ok := c.a.files[c.a.abs(from)]
 	if !ok && secretPath(c.a.abs(from), c.a.c.Home) {
 		d, ok = data{from: fromSecret}, true
@@ -301,95 +307,5 @@ func sed(c *invocation) {
 		if strings.HasPrefix(s, "1e ") || strings.HasPrefix(s, "e ") || s == "e" || s == "1e" || strings.HasSuffix(s, "/e") && strings.HasPrefix(s, "s") {
 			c.deny("sed-exec", "sed runs what it reads (e)", "")
 		}
-	}
-}
-
-func tarRule(c *invocation) {
-	for _, arg := range c.args {
-		for _, bad := range []string{"--to-command", "--checkpoint-action=exec", "--use-compress-program", "--rsh-command", "--info-script", "--new-volume-script"} {
-			if strings.HasPrefix(arg, bad) {
-				c.deny("tar-exec", "tar runs another command", "")
-			}
-		}
-	}
-	o := parseOptions(c.args, "-C", "-f", "--directory", "--file")
-	if dir := o.long["-C"] + o.long["directory"]; dir != "" && o.has('x', "extract", "get") {
-		c.a.writes(path.Join(dir, "x"), "unpacking to")
-	}
-	if c.creates(o) {
-		for _, p := range o.rest {
-			if secretPath(c.a.abs(p), c.a.c.Home) {
-				c.ask("secrets", "it packs credentials", "")
-			}
-		}
-	}
-}
-
-func (c *invocation) creates(o options) bool {
-	return o.has('c', "create") || len(o.rest) > 0 && strings.HasPrefix(o.rest[0], "c") && len(o.rest[0]) < 6
-}
-
-// findRule judges find: what it deletes, and what it runs on what it finds.
-func findRule(c *invocation) {
-	var roots []string
-	i := 0
-	for ; i < len(c.args); i++ {
-		if strings.HasPrefix(c.args[i], "-") && !slices.Contains([]string{"-H", "-L", "-P"}, c.args[i]) || c.args[i] == "(" || c.args[i] == "!" {
-			break
-		}
-		if c.args[i][:min(1, len(c.args[i]))] != "-" {
-			roots = append(roots, c.args[i])
-		}
-	}
-	if len(roots) == 0 {
-		roots = []string{"."}
-	}
-	for ; i < len(c.args); i++ {
-		switch c.args[i] {
-		case "-delete":
-			for _, r := range roots {
-				if w := c.a.where(r); w == inWorkspace || w == inTmp || w == atWorkspace {
-					c.ask("find-delete", "it removes every file that it finds", "print them first; then rm the ones that are meant")
-				} else {
-					c.deny("find-delete", "it removes what it finds outside of the workspace", "")
-				}
-			}
-		case "-exec", "-execdir", "-ok", "-okdir":
-			end := i + 1
-			for end < len(c.args) && c.args[end] != ";" && c.args[end] != "+" {
-				end++
-			}
-			if end > i+1 {
-				c.onEach(c.args[i+1:end], roots)
-			}
-			i = end
-		case "-fprint", "-fprint0", "-fls", "-fprintf":
-			if i+1 < len(c.args) {
-				c.a.writes(c.args[i+1], "find writes")
-			}
-		}
-	}
-}
-
-// onEach judges a command that is run on everything below some directories.
-func (c *invocation) onEach(argv, roots []string) {
-	for _, r := range roots {
-		one := make([]string, len(argv))
-		for i, arg := range argv {
-			one[i] = strings.ReplaceAll(arg, "{}", path.Join(r, unknownText))
-		}
-		if base := path.Base(argv[0]); base == "rm" || base == "shred" || base == "unlink" || base == "sudo" || base == "env" {
-			if w := c.a.where(r); w == atWorkspace || w == inTmp || w == inWorkspace {
-				if slices.Contains(argv, "rm") || slices.Contains(argv, "shred") || base == "unlink" {
-					c.ask("find-delete", "it removes everything that it finds", "print it first; then rm what is meant")
-				}
-			}
-			if w := c.a.where(r); w == elsewhere || w == inSystem || w == atRoot || w == atHome {
-				if slices.Contains(argv, "rm") || slices.Contains(argv, "shred") || base == "unlink" {
-					c.deny("find-delete", "it removes what it finds outside of the workspace", "")
-				}
-			}
-		}
-		c.a.run(one, data{}, nil, c.from)
 	}
 }

@@ -152,6 +152,11 @@ var gitRules = map[string]func(c *invocation, o options, args []string){
 			c.ask("git-discard", "it removes a submodule with what was not committed", "")
 		}
 	},
+	"grep": func(c *invocation, _ options, args []string) {
+		if slices.ContainsFunc(args, func(s string) bool { return strings.HasPrefix(s, "-O") && len(s) > 2 }) {
+			c.deny("git-exec", "git grep runs a command on what it finds", "leave -O out")
+		}
+	},
 	"difftool": gitTool, "mergetool": gitTool,
 	"send-email": func(c *invocation, _ options, _ []string) { c.ask("upload", "it sends mail", "") },
 }
@@ -168,7 +173,8 @@ func gitRewrite(c *invocation, _ options, _ []string) {
 }
 
 func gitPush(c *invocation, o options, args []string) {
-	rest := parseOptions(args, "-o", "--push-option", "--repo").rest
+	o = parseOptions(args, "-o", "--push-option", "--repo", "--receive-pack", "--exec")
+	rest := o.rest
 	switch {
 	case o.has(0, "force-with-lease", "force-if-includes") && !o.short['f'] && !slices.Contains(args, "--force"):
 		c.ask("git-push-force", "it rewrites a branch that others may have", "")

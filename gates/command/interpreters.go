@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -220,15 +221,23 @@ var awkPipe = sync.OnceValue(func() *regexp.Regexp {
 
 // editor judges programs that can be told to run a shell.
 func editor(c *invocation) {
+	o := parseOptions(c.args, "-P", "--pager", "--unzip-command")
+	for i, arg := range c.args {
+		if arg == "-TT" && i+1 < len(c.args) {
+			o.long["unzip-command"] = c.args[i+1]
+		}
+	}
+	if text := cmp.Or(o.long["-P"], o.long["pager"], o.long["unzip-command"]); (c.name == "man" || c.name == "zip") && text != "" && !slices.Contains([]string{"cat", "less", "more", "unzip"}, text) {
+		c.a.inShell(c, text)
+		c.deny("editor-shell", "the program is told to run another", "leave it out")
+	}
 	for i, arg := range c.args {
 		value := ""
 		switch {
 		case strings.HasPrefix(arg, "+!") || strings.HasPrefix(arg, "+:!"):
 			value = arg
-		case (arg == "-c" || arg == "--cmd" || arg == "-ex" || arg == "--eval" || arg == "-TT" || arg == "--unzip-command" || arg == "-P" || arg == "--script") && i+1 < len(c.args):
+		case (arg == "-c" || arg == "--cmd" || arg == "-ex" || arg == "--eval" || arg == "--script") && i+1 < len(c.args):
 			value = c.args[i+1]
-		case strings.HasPrefix(arg, "-TT") || strings.HasPrefix(arg, "--pager="):
-			value = "!" + arg
 		}
 		value = strings.TrimLeft(value, ": ")
 		if strings.HasPrefix(value, "!") || strings.Contains(value, "shell") || strings.Contains(value, "call-process") || strings.Contains(value, "system(") || strings.HasPrefix(value, "+!") || strings.Contains(value, "os.execute") {
@@ -282,6 +291,12 @@ func trap(c *invocation) {
 }
 
 func aliasRule(c *invocation) {
+	if c.name == "hash" {
+		if o := parseOptions(c.args, "-p"); o.long["-p"] != "" && len(o.rest) > 0 {
+			c.a.aliases.set(o.rest[0], o.long["-p"])
+		}
+		return
+	}
 	for _, arg := range c.args {
 		if name, text, ok := strings.Cut(arg, "="); ok {
 			c.a.aliases.set(name, text)

@@ -22,6 +22,10 @@ var (
 	// passing tools write what they read, or a part of it.
 	passing = []string{"cat", "tac", "tee", "head", "tail", "sort", "uniq", "grep", "egrep", "fgrep", "rg", "sed", "awk", "gawk", "cut", "tr", "fold", "fmt", "nl", "paste", "column", "jq", "yq", "xargs", "less", "more",
 		"base64", "xxd", "od", "hexdump", "gzip", "bzip2", "xz", "zstd", "tar", "zip", "openssl", "rev", "strings", "iconv", "pv", "split", "dd", "sponge", "buffer", "stdbuf", "parallel", "sha256sum", "shuf", "python3", "python", "perl"}
+	// selecting tools write some lines of what they read, in some order.
+	selecting = []string{"cat", "tac", "tee", "head", "tail", "sort", "uniq", "grep", "egrep", "fgrep", "rg", "shuf", "sed", "awk", "pv"}
+	// encodings are decoders that have no other purpose.
+	encodings = []string{"base64", "base32", "basenc", "xxd", "openssl", "gzip", "gunzip", "zcat"}
 	// decoders make something else of what they read.
 	decoders = []string{"base64", "base32", "basenc", "xxd", "openssl", "gzip", "gunzip", "zcat", "bzip2", "bunzip2", "bzcat", "xz", "unxz", "xzcat", "zstd", "unzstd", "zstdcat", "uudecode", "gpg", "rev", "tr", "b64decode", "ccdecrypt", "uncompress", "lz4", "brotli", "funzip", "unzip", "zlib-flate", "sed", "perl", "awk", "python3", "python"}
 )
@@ -33,7 +37,14 @@ func (c *invocation) output() data {
 		in = c.operands(in)
 	}
 	if text, ok := c.computed(in); ok {
-		return data{text: text, known: true, from: max(in.from, c.from)}
+		from := max(in.from, c.from)
+		if slices.Contains(encodings, c.name) && c.decoding() {
+			from = max(from, fromDecoder)
+		}
+		return data{text: text, known: true, from: from}
+	}
+	if hasUnknown(in.text) && slices.Contains(selecting, c.name) {
+		return in
 	}
 	switch {
 	case slices.Contains(networkTools, c.name):
@@ -121,6 +132,10 @@ func (c *invocation) computed(in data) (string, bool) {
 		}
 		text, _, err := expand.Format(&expand.Config{}, strings.TrimPrefix(c.args[0], "--"), c.args[1:])
 		return text, err == nil
+	case "mktemp":
+		return c.temporary()
+	case "find":
+		return c.listed()
 	case "pwd":
 		return c.a.cwd() + "\n", !hasUnknown(c.a.cwd())
 	case "true", "false", ":", "cd", "mkdir", "export", "unset", "alias", "test", "[", "sleep", "wait", "touch", "rm", "chmod":
@@ -138,6 +153,20 @@ func (c *invocation) computed(in data) (string, bool) {
 		return "", false
 	}
 	return c.filtered(in.text)
+}
+
+// temporary is the path that mktemp makes, as far as it can be known.
+func (c *invocation) temporary() (string, bool) {
+	o := parseOptions(c.args, "-p", "--tmpdir", "--suffix")
+	dir := o.value("-p", "tmpdir")
+	template := "tmp.XXXXXXXXXX"
+	if len(o.rest) > 0 {
+		template = o.rest[0]
+	}
+	if dir == "" && (len(o.rest) == 0 || o.short['t'] || o.has(0, "tmpdir")) {
+		dir = "/tmp"
+	}
+	return path.Join(dir, strings.TrimRight(template, "X")+unknownText) + "\n", true
 }
 
 func (c *invocation) echo() (string, bool) {

@@ -24,6 +24,8 @@ const (
 var system = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/usr", "/var",
 	"/Library", "/System", "/Applications", "/private/etc", "/snap", "/home", "/Users", "/mnt", "/media"}
 
+var tmpDirs = []string{"/tmp", "/var/tmp", "/dev/shm", "/private/tmp"}
+
 // where says what kind of place a path is.
 func (a *analyzer) where(p string) place {
 	if p == "" {
@@ -53,9 +55,7 @@ func (a *analyzer) where(p string) place {
 	switch {
 	case full == "/" || full == "/*":
 		return atRoot
-	case full == "/tmp" || full == "/var/tmp" || full == "/dev/shm":
-		return inTmp
-	case below(full, "/tmp") || below(full, "/var/tmp") || below(full, "/dev/shm") || below(full, "/private/tmp"):
+	case slices.ContainsFunc(tmpDirs, func(d string) bool { return full == d || below(full, d) }):
 		return inTmp
 	case full == a.c.Cwd:
 		return atWorkspace
@@ -115,6 +115,9 @@ func secretPath(p, home string) bool {
 			rel = "~/" + parts[3]
 		}
 	}
+	if strings.HasPrefix(p, "/proc/") && strings.HasSuffix(p, "/environ") {
+		return true
+	}
 	for _, s := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssl/private", "/proc/self/environ", "/run/secrets", "/var/run/secrets", "/etc/passwd", "/etc/ssh/ssh_host",
 		"~/.ssh", "~/.aws", "~/.gnupg", "~/.netrc", "~/.git-credentials", "~/.docker/config.json", "~/.kube", "~/.config/gcloud", "~/.azure", "~/.npmrc", "~/.pypirc", "~/.cargo/credentials",
 		"~/.config/gh", "~/.password-store", "~/.mozilla", "~/.config/google-chrome", "~/.bash_history", "~/.zsh_history", "~/.pgpass", "~/.my.cnf", "~/.vault-token", "~/.terraform.d", "~/.oci", "~/Library/Keychains"} {
@@ -123,7 +126,17 @@ func secretPath(p, home string) bool {
 		}
 	}
 	base := path.Base(p)
+	if strings.HasSuffix(base, ".pub") {
+		return false
+	}
 	return base == ".env" || strings.HasPrefix(base, ".env.") && base != ".env.example" || strings.HasPrefix(base, "id_rsa") || strings.HasPrefix(base, "id_ed25519") || strings.HasSuffix(base, ".pem") && strings.Contains(base, "key")
+}
+
+// privatePath reports whether a path holds what nobody has to read: of secretPath, what is a credential and nothing else.
+func privatePath(p, home string) bool {
+	base := path.Base(p)
+	return secretPath(p, home) && (strings.HasPrefix(base, "id_") || strings.HasPrefix(p, "/proc/") || slices.Contains([]string{"shadow", "gshadow", "sudoers", "credentials", ".netrc", ".git-credentials", ".pgpass",
+		".vault-token", "application_default_credentials.json", "secring.gpg", "credentials.db", "access_tokens.db"}, base) || historyFile(p))
 }
 
 // persistent is what runs again later: written once, it outlives the sandbox's supervision.

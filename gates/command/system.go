@@ -14,7 +14,7 @@ func init() {
 	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
 		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
 		"dpkg-reconfigure", "update-rc.d", "chkconfig", "sysrc", "launchctl", "loginctl", "crontab", "at", "batch", "systemctl", "service", "rc-service", "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl", "history",
-		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "defaults", "capsh"} {
+		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "defaults", "capsh", "date", "hwclock", "timedatectl"} {
 		rules[name] = admin
 	}
 	for _, name := range []string{"terraform", "tofu", "terragrunt", "pulumi", "kubectl", "oc", "helm", "aws", "gcloud", "gsutil", "az", "heroku", "flyctl", "fly", "doctl", "eksctl", "kops", "cdk", "sam", "serverless", "vercel", "netlify",
@@ -35,6 +35,11 @@ func admin(c *invocation) {
 	text := strings.Join(c.args, " ")
 	deny := func(message string) { c.deny("administration", message, "") }
 	switch c.name {
+	case "date", "hwclock", "timedatectl":
+		o := parseOptions(c.args, "-d", "-r", "-f", "--date", "--reference", "--file")
+		if o.has('s', "set") || c.name == "date" && sub != "" && sub[0] != '+' || c.name == "hwclock" && len(c.args) > 0 && !o.has('r', "show") || strings.HasPrefix(sub, "set-") {
+			deny("it changes the clock")
+		}
 	case "shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec":
 		if c.name != "init" && !slices.Contains(c.args, "--help") || sub == "0" || sub == "6" || sub == "1" {
 			c.deny("power", "it stops the machine", "")
@@ -144,7 +149,7 @@ func cloud(c *invocation) {
 		container(c, text)
 	case (c.name == "kubectl" || c.name == "oc") && (first(c.args) == "apply" || first(c.args) == "exec" || first(c.args) == "run"):
 		c.ask("infrastructure", "it changes or enters what runs elsewhere", "")
-	case (c.name == "terraform" || c.name == "tofu" || c.name == "pulumi") && (first(c.args) == "apply" || first(c.args) == "up"), c.name == "ansible" || c.name == "ansible-playbook":
+	case (c.name == "terraform" || c.name == "tofu" || c.name == "pulumi") && (first(c.args) == "apply" || first(c.args) == "up"), strings.HasPrefix(c.name, "ansible") && !slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "--list-") || s == "--syntax-check" || s == "--check" }):
 		c.ask("infrastructure", "it changes what runs elsewhere", "plan first")
 	}
 }
@@ -198,6 +203,10 @@ func database(c *invocation) {
 	}
 	if c.name == "npx" {
 		publishRule(c)
+		if text := parseOptions(c.args, "-c", "--call").value("-c", "call"); text != "" {
+			c.a.inShell(c, text)
+			return
+		}
 		if rest := parseOptions(c.args, "-p", "--package", "-c", "--call").rest; len(rest) > 1 {
 			c.a.run(rest, c.in, c.env, c.from)
 		}
@@ -260,8 +269,12 @@ func setsVariables(c *invocation) {
 			a.params = a.params[1:]
 		}
 	case "read", "mapfile", "readarray", "getopts", "wait":
+		line := unknownText
+		if first, _, _ := strings.Cut(c.in.text, "\n"); c.in.known && c.name == "read" && hasUnknown(first) { // a path of which the beginning is known
+			line = first
+		}
 		for _, name := range parseOptions(c.args, "-p", "-t", "-n", "-N", "-d", "-u", "-i", "-a").rest {
-			a.set(name, unknownText, c.in.from)
+			a.set(name, line, c.in.from)
 		}
 		a.set("REPLY", unknownText, c.in.from)
 		a.set("MAPFILE", unknownText, c.in.from)

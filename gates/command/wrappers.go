@@ -27,7 +27,7 @@ var wrappers = map[string]wrapper{
 	"runuser": {values: []string{"-u", "-g", "-G", "-s"}}, "setpriv": {values: []string{"--reuid", "--regid", "--groups", "--inh-caps"}}, "torsocks": {}, "proxychains": {values: []string{"-f"}},
 	"proxychains4": {values: []string{"-f"}}, "perf": {values: []string{"-e", "-o", "-F"}, skip: 1}, "valgrind": {}, "hyperfine": {values: []string{"-w", "-r", "-m", "-M", "-p", "--prepare", "--warmup", "--runs"}},
 	"ld-linux-x86-64.so.2": {values: []string{"--library-path", "--preload"}}, "ld-musl-x86_64.so.1": {}, "ld.so": {}, "dbus-run-session": {}, "cgexec": {values: []string{"-g"}},
-	"systemd-run": {values: []string{"-p", "-E", "-u", "--unit", "--property", "--on-calendar", "--on-active"}}, "systemd-inhibit": {}, "entr": {}, "watch": {values: []string{"-n", "--interval"}}, "firejail": {}, "trickle": {values: []string{"-d", "-u"}},
+	"systemd-run": {values: []string{"-p", "-E", "-u", "--unit", "--property", "--on-calendar", "--on-active", "--on-boot", "--on-startup", "--on-unit-active", "--timer-property"}}, "systemd-inhibit": {}, "entr": {}, "watch": {values: []string{"-n", "--interval"}}, "firejail": {}, "trickle": {values: []string{"-d", "-u"}},
 }
 
 // unwrap judges the command within a command. done: there was one.
@@ -67,6 +67,9 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 	if i >= len(args) {
 		return data{}, false
 	}
+	if c.name == "systemd-run" && slices.ContainsFunc(c.args[:min(i, len(c.args))], func(s string) bool { return strings.HasPrefix(s, "--on-") || strings.HasPrefix(s, "--timer-") }) {
+		c.deny("persistence", "what it sets up runs later, outside of this task", "")
+	}
 	if c.name == "command" && slices.ContainsFunc(c.args[:min(i, len(c.args))], func(s string) bool { return s == "-v" || s == "-V" }) {
 		return c.output(), true
 	}
@@ -85,12 +88,10 @@ func (c *invocation) splitString(args []string) []string {
 	for i, arg := range args {
 		value, found := "", false
 		switch {
-		case arg == "-S" || arg == "--split-string" || arg == "-vS":
-			if i+1 < len(args) {
-				value, found = strings.Join(args[i+1:], " "), true
-			}
-		case strings.HasPrefix(arg, "-S"):
-			value, found = strings.Join(append([]string{arg[2:]}, args[i+1:]...), " "), true
+		case arg == "--split-string":
+			value, found = strings.Join(args[i+1:], " "), true
+		case len(arg) > 1 && arg[0] == '-' && arg[1] != '-' && strings.Contains(arg, "S") && !strings.ContainsAny(arg[:strings.Index(arg, "S")], "uCP"):
+			value, found = strings.Join(append([]string{arg[strings.Index(arg, "S")+1:]}, args[i+1:]...), " "), true
 		case strings.HasPrefix(arg, "--split-string="):
 			value, found = strings.Join(append([]string{arg[len("--split-string="):]}, args[i+1:]...), " "), true
 		case arg == "" || arg[0] != '-' && !strings.Contains(arg, "="):
@@ -127,7 +128,7 @@ func (a *analyzer) inShell(c *invocation, text string) data {
 
 func init() {
 	rules["xargs"], rules["parallel"], rules["find"], rules["fd"], rules["fdfind"] = xargs, parallel, findRule, fd, fd
-	rules["eval"], rules["source"], rules["."], rules["trap"], rules["alias"], rules["cd"], rules["pushd"], rules["popd"] = evalRule, source1, source1, trap, aliasRule, cd, cd, cd
+	rules["eval"], rules["source"], rules["."], rules["trap"], rules["alias"], rules["hash"], rules["cd"], rules["pushd"], rules["popd"] = evalRule, source1, source1, trap, aliasRule, aliasRule, cd, cd, cd
 	rules["flock"], rules["script"], rules["su"], rules["expect"] = flockRule, scriptRule, su, expectRule
 	for _, name := range []string{"poetry", "pipenv", "uv", "bundle", "pdm", "rye", "hatch", "mise", "asdf", "direnv", "nix", "devbox", "npm", "pnpm", "yarn", "bun"} {
 		rules[name] = runner

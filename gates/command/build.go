@@ -1,0 +1,145 @@
+package command
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+func init() {
+	rules["make"], rules["gmake"], rules["cmake"], rules["tar"], rules["gtar"], rules["bsdtar"] = makeRule, makeRule, cmake, tarRule, tarRule, tarRule
+}
+
+// makeRule judges make when it is told on its command line, or by what it reads, what to run.
+func makeRule(c *invocation) {
+	o := parseOptions(c.args, "-C", "-f", "-I", "-j", "-l", "-o", "-W", "--directory", "--file", "--makefile", "--eval")
+	for _, arg := range o.rest {
+		name, value, _ := strings.Cut(arg, "=")
+		name = strings.TrimRight(name, ":+?!")
+		shell := slices.Contains(shells, path.Base(value))
+		if (name == "SHELL" && !shell || name == ".SHELLFLAGS" || name == "MAKEFLAGS" && strings.Contains(value, "eval")) && value != "" {
+			c.a.inShell(c, value)
+			c.deny("make-exec", "it makes every line of the makefile run another program", "leave it out")
+		}
+	}
+	if text, ok := o.long["eval"]; ok {
+		c.recipes(text)
+		c.ask("make-exec", "a part of the makefile stands on the command line", "write it into the makefile")
+	}
+	switch file := o.long["-f"] + o.long["file"] + o.long["makefile"]; {
+	case file == "-" || file == "/dev/stdin":
+		if c.in.known {
+			c.recipes(c.in.text)
+		}
+		c.stdinMakefile()
+	case file != "":
+		if d, ok := c.a.files[c.a.abs(file)]; ok && d.known {
+			c.recipes(d.text)
+		} else if ok && d.from >= fromDecoder {
+			c.deny("download-run", "it runs a makefile that was just downloaded or decoded", "read it first")
+		}
+	}
+}
+
+func (c *invocation) stdinMakefile() {
+	if c.in.from >= fromDecoder {
+		c.deny("download-run", "it runs a makefile from the network, or one that was hidden by an encoding", "read it first")
+		return
+	}
+	c.ask("stdin-script", "it runs what it reads", "write a makefile and name it")
+}
+
+// recipes judges the commands of a makefile: lines that begin with a tab, what stands behind a rule's semicolon, and $(shell …).
+func (c *invocation) recipes(text string) {
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
+		command, recipe := strings.CutPrefix(line, "\t")
+		if !recipe {
+			_, command, recipe = strings.Cut(line, ";")
+		}
+		if command = strings.TrimLeft(command, " \t@-+"); recipe && strings.TrimSpace(command) != "" {
+			c.a.inShell(c, strings.ReplaceAll(command, "$$", "$"))
+		}
+		if _, call, found := strings.Cut(line, "$(shell "); found {
+			c.a.inShell(c, strings.TrimSuffix(strings.TrimSpace(call), ")"))
+		}
+	}
+}
+
+// cmake judges its tool mode, which has commands of every kind.
+func cmake(c *invocation) {
+	i := slices.Index(c.args, "-E")
+	if i < 0 || i+1 >= len(c.args) {
+		return
+	}
+	name, args := c.args[i+1], c.args[i+2:]
+	tool := func(words ...string) { c.a.run(append(words, args...), c.in, c.env, c.from) }
+	switch name {
+	case "rm", "touch", "tar":
+		tool(name)
+	case "remove":
+		tool("rm")
+	case "remove_directory":
+		tool("rm", "-rf")
+	case "copy", "copy_directory", "copy_if_different", "copy_directory_if_different":
+		tool("cp")
+	case "rename":
+		tool("mv")
+	case "create_symlink", "create_hardlink":
+		tool("ln")
+	case "env", "time":
+		tool(name)
+	case "chdir":
+		if len(args) > 1 {
+			c.a.run(args[1:], c.in, c.env, c.from)
+		}
+	}
+}
+
+// compressors are what tar may run without a question.
+var compressors = []string{"gzip", "pigz", "bzip2", "pbzip2", "lbzip2", "xz", "pixz", "zstd", "zstdmt", "pzstd", "lz4", "lzma", "lzip", "plzip", "lzop", "brotli", "compress"}
+
+// tarRule judges tar: what it runs, where it unpacks, and what it packs.
+func tarRule(c *invocation) {
+	o := parseOptions(c.args, "-C", "-f", "-I", "-F", "-T", "-X", "--directory", "--file", "--use-compress-program", "--checkpoint-action", "--to-command", "--rsh-command", "--rmt-command", "--info-script",
+		"--new-volume-script")
+	program := o.value("-I", "use-compress-program")
+	if words := strings.Fields(program); len(words) > 0 && !slices.Contains(compressors, path.Base(words[0])) {
+		c.a.inShell(c, program)
+		c.deny("tar-exec", "tar runs another command", "name a compressor")
+	}
+	for _, text := range []string{o.value("-F", "info-script"), o.value("", "new-volume-script"), o.value("", "to-command"), o.value("", "rsh-command"), o.value("", "rmt-command")} {
+		if text != "" {
+			c.a.inShell(c, text)
+			c.deny("tar-exec", "tar runs another command", "leave it out")
+		}
+	}
+	if strings.Contains(o.value("", "checkpoint-action"), "exec") {
+		c.deny("tar-exec", "tar runs another command", "leave it out")
+	}
+	if dir := o.value("-C", "directory"); dir != "" && !c.creates(o) {
+		c.a.writes(path.Join(dir, "x"), "unpacking to")
+	}
+	if c.creates(o) {
+		for _, p := range o.rest {
+			if secretPath(c.a.abs(p), c.a.c.Home) {
+				c.ask("secrets", "it packs credentials", "")
+				c.packed(o)
+			}
+		}
+	}
+}
+
+// packed keeps in mind that an archive holds credentials.
+func (c *invocation) packed(o options) {
+	file := o.value("-f", "file")
+	if file == "" && len(o.rest) > 1 && strings.Contains(o.rest[0], "f") { // tar cf x.tar …
+		file = o.rest[1]
+	}
+	if file != "" && file != "-" {
+		c.a.files[c.a.abs(file)] = data{from: fromSecret}
+	}
+}
+
+func (c *invocation) creates(o options) bool {
+	return o.has('c', "create") || len(o.rest) > 0 && strings.HasPrefix(o.rest[0], "c") && len(o.rest[0]) < 6
+}
