@@ -313,7 +313,7 @@ func (g *Gateway) Close() error {
 	}
 	g.link.stop()
 	g.stack.Destroy() // which still writes
-	return errors.Join(g.link.f.Close(), g.opt.TUN.Close())
+	return errors.Join(g.link.close(), g.opt.TUN.Close())
 }
 
 // refused tells of a refusal.

@@ -753,34 +753,54 @@ func TestHostLoopback(t *testing.T) {
 	}
 }
 
-// TestManyConnections: memory does not grow with what has been.
-func TestManyConnections(t *testing.T) {
-	w := newWorld(t, Policy{Mode: ModeAllow, Allow: []string{"a.test:7"}})
-	w.host("a.test", "93.184.216.34", 7, echo(t))
-	a, _ := w.ask("a.test", dnsmessage.TypeA)
+// TestMemory: a gateway that waits takes little, and what has been leaves nothing.
+func TestMemory(t *testing.T) {
+	const count = 10
+	before := heap()
+	var last *world
+	for range count {
+		last = newWorld(t, Policy{Mode: ModeAllow, Allow: []string{"a.test:7"}})
+	}
+	each := (heap() - before) / count
+	if each > 1<<20 {
+		t.Errorf("a gateway takes %d bytes", each)
+	}
+	last.host("a.test", "93.184.216.34", 7, echo(t))
+	a, _ := last.ask("a.test", dnsmessage.TypeA)
 	to := netip.AddrPortFrom(a[0], 7).String()
-	n := 2000
+	connect := func(n int) {
+		for i := range n {
+			var c net.Conn
+			var err error
+			last.in(func() { c, err = net.Dial("tcp", to) }) // open would keep it for the test's end
+			if err != nil {
+				t.Fatal(i, err)
+			}
+			if i%2 == 0 { // the other half is a FIN
+				_ = c.(*net.TCPConn).SetLinger(0)
+			}
+			_ = c.Close()
+		}
+		last.g.Drain(1)
+		last.mu.Lock()
+		last.event, last.asked = nil, nil
+		last.mu.Unlock()
+	}
+	n := 10_000
 	if testing.Short() {
-		n = 200
+		n = 500
 	}
-	once := func() {
-		c, err := w.open("tcp", to)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = c.(*net.TCPConn).SetLinger(0)
-		_ = c.Close()
-	}
-	for range n / 2 {
-		once()
-	}
-	before := runtime.NumGoroutine()
-	for range n / 2 {
-		once()
-	}
-	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > before+20; runtime.Gosched() {
+	connect(200)
+	goroutines, warm := runtime.NumGoroutine(), heap()
+	connect(n)
+	for deadline := time.Now().Add(10 * time.Second); runtime.NumGoroutine() > goroutines+20; runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), goroutines)
 		}
 	}
+	grown := heap() - warm
+	if grown > 512<<10 {
+		t.Errorf("%d connections left %d bytes", n, grown)
+	}
+	t.Logf("idle: %d bytes each; after %d connections: %d more", each, n, grown)
 }

@@ -194,8 +194,8 @@ func (n *netlink) do(what string, kind, flags uint16, body []byte) {
 // vnetHeader is the length of struct virtio_net_hdr, which stands before every packet (IFF_VNET_HDR), in bytes.
 const vnetHeader = 10
 
-// udpChecksum is where the checksum is in a UDP header, in bytes.
-const udpChecksum = 6
+// checksums are where transports have them, in bytes. The stack makes those of the others.
+var checksums = map[tcpip.TransportProtocolNumber]uint16{header.TCPProtocolNumber: header.TCPChecksumOffset, header.UDPProtocolNumber: 6}
 
 // link is the device's other end as the stack's network interface. It has one reader, which waits in Go's poller, and
 // hands on what is read itself.
@@ -205,6 +205,9 @@ type link struct {
 	fd     int // of f
 	up     stack.NetworkDispatcher
 	reader sync.WaitGroup
+	syns   chan *stack.PacketBuffer
+
+	written chan struct{} // closed when syns are
 }
 
 // newLink takes a descriptor of its own: the poller hears only of devices that had been made when it was told of them.
@@ -216,7 +219,9 @@ func newLink(s *stack.Stack, tun *os.File) (*link, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, errors.Join(fmt.Errorf("TUN device: %w", err), unix.Close(fd))
 	}
-	return &link{stack: s, f: os.NewFile(uintptr(fd), tun.Name()), fd: fd}, nil
+	l := &link{stack: s, f: os.NewFile(uintptr(fd), tun.Name()), fd: fd, syns: make(chan *stack.PacketBuffer, maxSyns), written: make(chan struct{})}
+	go l.writeSyns()
+	return l, nil
 }
 
 // Attach implements stack.LinkEndpoint. The stack is locked: nothing is waited for.
@@ -309,37 +314,66 @@ func (l *link) makeWay(protocol tcpip.NetworkProtocolNumber, b []byte) {
 	}
 }
 
-// WritePackets implements stack.LinkEndpoint. Each packet is said to have a checksum that is still to be made, which
-// nobody then makes (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+// WritePackets implements stack.LinkEndpoint.
 func (l *link) WritePackets(list stack.PacketBufferList) (int, tcpip.Error) {
-	var iovecs [16]unix.Iovec
 	for i, p := range list.AsSlice() {
-		var head [vnetHeader]byte
-		if offset, ok := checksumAt(p); ok {
-			head[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
-			binary.NativeEndian.PutUint16(head[6:], uint16(len(p.NetworkHeader().Slice())))
-			binary.NativeEndian.PutUint16(head[8:], offset)
+		if l.later(p) {
+			continue
 		}
-		v := rawfile.AppendIovecFromBytes(iovecs[:0], head[:], len(iovecs))
-		for _, b := range p.AsSlices() {
-			v = rawfile.AppendIovecFromBytes(v, b, len(iovecs))
-		}
-		if errno := rawfile.NonBlockingWriteIovec(l.fd, v); errno != 0 {
+		if errno := l.write(p); errno != 0 {
 			return i, tcpip.TranslateErrno(errno)
 		}
 	}
 	return list.Len(), nil
 }
 
-// checksumAt is where a packet's transport has its checksum, if the stack leaves it to us.
-func checksumAt(p *stack.PacketBuffer) (offset uint16, ok bool) {
-	switch p.TransportProtocolNumber {
-	case header.TCPProtocolNumber:
-		return header.TCPChecksumOffset, true
-	case header.UDPProtocolNumber:
-		return udpChecksum, true
+// later leaves a SYN to writeSyns. The stack holds a lock while it sends one; the kernel answers it within our write, and
+// what handles the answer would spin on that lock.
+func (l *link) later(p *stack.PacketBuffer) bool {
+	h := header.TCP(p.TransportHeader().Slice())
+	if p.TransportProtocolNumber != header.TCPProtocolNumber || len(h) < header.TCPMinimumSize || !h.Flags().Contains(header.TCPFlagSyn) {
+		return false
 	}
-	return 0, false
+	select {
+	case l.syns <- p.IncRef():
+		return true
+	default:
+		p.DecRef()
+		return false
+	}
+}
+
+// writeSyns writes what later took, until close.
+func (l *link) writeSyns() {
+	for p := range l.syns {
+		_ = l.write(p) // it is sent again
+		p.DecRef()
+	}
+	close(l.written)
+}
+
+// close is for when the stack does not write any more.
+func (l *link) close() error {
+	close(l.syns)
+	<-l.written
+	return l.f.Close()
+}
+
+// write writes a packet. It is said to have a checksum that is still to be made, which nobody then makes
+// (VIRTIO_NET_HDR_F_NEEDS_CSUM).
+func (l *link) write(p *stack.PacketBuffer) unix.Errno {
+	var iovecs [16]unix.Iovec
+	var head [vnetHeader]byte
+	if offset, ok := checksums[p.TransportProtocolNumber]; ok {
+		head[0] = unix.VIRTIO_NET_HDR_F_NEEDS_CSUM
+		binary.NativeEndian.PutUint16(head[6:], uint16(len(p.NetworkHeader().Slice())))
+		binary.NativeEndian.PutUint16(head[8:], offset)
+	}
+	v := rawfile.AppendIovecFromBytes(iovecs[:0], head[:], len(iovecs))
+	for _, b := range p.AsSlices() {
+		v = rawfile.AppendIovecFromBytes(v, b, len(iovecs))
+	}
+	return rawfile.NonBlockingWriteIovec(l.fd, v)
 }
 
 // Capabilities implements stack.LinkEndpoint.
