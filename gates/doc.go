@@ -5,5 +5,6 @@
 // errs, runs out of time or checked nothing blocks like one that found something, and so does a change that
 // no gate was asked about.
 //
-// What each built-in gate must accept and must refuse is part of it: Selftest proves that it can turn red.
+// What each built-in gate must accept and must refuse is part of it, as Fixtures that prove that it can turn red. The gate
+// paths is here; the others are in the packages below, and package builtin has them all.
 package gates

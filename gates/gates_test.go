@@ -105,18 +105,22 @@ func TestRunFailsClosed(t *testing.T) {
 	}
 }
 
-func TestSelftest(t *testing.T) {
-	if err := Selftest(t.Context()); err != nil {
-		t.Error(err)
-	}
+func TestPathsFixtures(t *testing.T) {
 	blind := fake{"blind", answer(Verdict{Checked: 1}, nil)}
 	angry := fake{"angry", answer(Verdict{Checked: 1, Findings: []Finding{{Rule: "r", Severity: SeverityBlock}}}, nil)}
-	for _, f := range pathsFixtures {
-		if err := f.prove(t.Context(), blind); (err == nil) != (f.rule == "") {
-			t.Errorf("%s: a gate that sees nothing: %v", f.name, err)
+	g, err := Paths(PathsConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range PathsFixtures() {
+		if err := f.Prove(t.Context(), g); err != nil {
+			t.Error(err)
 		}
-		if err := f.prove(t.Context(), angry); err == nil {
-			t.Errorf("%s: a gate that refuses everything passed", f.name)
+		if err := f.Prove(t.Context(), blind); (err == nil) != (f.Rule == "") {
+			t.Errorf("%s: a gate that sees nothing: %v", f.Name, err)
+		}
+		if err := f.Prove(t.Context(), angry); err == nil {
+			t.Errorf("%s: a gate that refuses everything passed", f.Name)
 		}
 	}
 }

@@ -2,17 +2,16 @@ package gates
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 )
 
-// fixture is a change that a gate must accept (rule "") or must refuse by a rule.
-type fixture struct {
-	name    string
-	rule    string
-	entries []Entry
+// Fixture is a change that a gate must accept (Rule "") or must refuse by a rule.
+type Fixture struct {
+	Name   string
+	Rule   string
+	Change *Change
 }
 
 func added(p string, t FileType, mode fs.FileMode, link string) Entry {
@@ -20,7 +19,10 @@ func added(p string, t FileType, mode fs.FileMode, link string) Entry {
 }
 
 // pathsFixtures are the known-good and known-bad changes of the paths gate.
-var pathsFixtures = []fixture{
+var pathsFixtures = []struct {
+	name, rule string
+	entries    []Entry
+}{
 	{"ordinary work", "", []Entry{
 		added("src", TypeDir, 0o755, ""), added("src/main.go", TypeFile, 0o644, ""), added("build.sh", TypeFile, 0o755, ""),
 		added("Makefile", TypeFile, 0o644, ""), added("current", TypeSymlink, 0o777, "src/main.go"), added("src/up", TypeSymlink, 0o777, "../build.sh"),
@@ -42,35 +44,27 @@ var pathsFixtures = []fixture{
 	{"a path outside", "path", []Entry{added("../x", TypeFile, 0o644, "")}},
 }
 
-// Selftest proves of every built-in gate that it accepts what is good and can turn red: with the gate's
-// defaults, each known-good fixture passes and each known-bad one fails by its rule. The error names those
-// that do not, joined.
-func Selftest(ctx context.Context) error {
-	g, err := Paths(PathsConfig{})
-	if err != nil {
-		return fmt.Errorf("selftest: %w", err)
+// PathsFixtures are the known-good and known-bad changes of the gate paths, for its defaults.
+func PathsFixtures() []Fixture {
+	out := make([]Fixture, len(pathsFixtures))
+	for i, f := range pathsFixtures {
+		out[i] = Fixture{f.name, f.rule, &Change{Entries: f.entries, Digest: "selftest"}}
 	}
-	var errs []error
-	for _, f := range pathsFixtures {
-		if err := f.prove(ctx, g); err != nil {
-			errs = append(errs, fmt.Errorf("selftest: gate %s: %s: %w", g.Name(), f.name, err))
-		}
-	}
-	return errors.Join(errs...)
+	return out
 }
 
-func (f fixture) prove(ctx context.Context, g Gate) error {
-	c := &Change{Entries: f.entries, Digest: "selftest"}
-	vs := Run(ctx, []Configured{{Gate: g, Mode: ModeMandatory}}, c)
+// Prove says why g does not do with the fixture what it must: nil when it does.
+func (f Fixture) Prove(ctx context.Context, g Gate) error {
+	vs := Run(ctx, []Configured{{Gate: g, Mode: ModeMandatory}}, f.Change)
 	v := vs[0]
-	byRule := slices.ContainsFunc(v.Findings, func(x Finding) bool { return x.Rule == f.rule && x.Severity == SeverityBlock })
+	byRule := slices.ContainsFunc(v.Findings, func(x Finding) bool { return x.Rule == f.Rule && x.Severity == SeverityBlock })
 	switch {
 	case v.Status == Error:
-		return errors.New(v.Reason)
-	case f.rule == "" && (Blocked(vs) || v.Status != Pass):
-		return fmt.Errorf("refused: %+v", v.Findings)
-	case f.rule != "" && (!Blocked(vs) || v.Status != Fail || !byRule):
-		return fmt.Errorf("not refused by rule %s: %+v", f.rule, v.Findings)
+		return fmt.Errorf("%s: %s", f.Name, v.Reason)
+	case f.Rule == "" && (Blocked(vs) || v.Status != Pass):
+		return fmt.Errorf("%s: refused: %+v", f.Name, v.Findings)
+	case f.Rule != "" && (!Blocked(vs) || v.Status != Fail || !byRule):
+		return fmt.Errorf("%s: not refused by rule %s: %+v", f.Name, f.Rule, v.Findings)
 	}
 	return nil
 }

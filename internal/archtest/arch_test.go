@@ -21,6 +21,8 @@ var ours = rules{
 		"quota":         nil,
 		"gates":         nil,
 		"gates/files":   {"gates"},
+		"gates/dirs":    {"gates"},
+		"gates/builtin": {"gates", "gates/command", "gates/files", "gates/secrets"},
 		"gates/secrets": {"gates"},
 		"gates/command": nil,
 		"images":        nil,
