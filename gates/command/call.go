@@ -150,7 +150,7 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	if rule, ok := rules[c.name]; ok {
 		rule(c)
 	}
-	if slices.Contains(passing, c.name) && slices.ContainsFunc(c.args, func(p string) bool { return privatePath(a.abs(p), a.c.Home) }) {
+	if slices.Contains(passing, c.name) && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) }) {
 		c.ask("secrets", "it reads credentials", "leave them where they are")
 	}
 	if strings.HasPrefix(c.name, "mkfs") {

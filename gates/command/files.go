@@ -76,7 +76,7 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 		c.ask("remove-unknown", "what it removes cannot be told beforehand", "name the directory, or check that the variable is set: ${DIR:?}")
 	case w == elsewhere && recursive && forced:
 		c.deny("remove-outside", "it removes a directory outside of the workspace", safer)
-	case w == inTmp && !slices.Contains(tmpDirs, full): // /tmp is the sandbox's own
+	case w == inTmp && hasUnknown(full): // mktemp made it
 	case w == elsewhere || w == inTmp:
 		c.ask("remove-outside", "it removes something outside of the workspace", safer)
 	case full != c.a.c.Cwd && strings.Trim(p, "0123456789") == "":

@@ -100,7 +100,10 @@ func (a *analyzer) whereUnknown(full string) place {
 	return notKnown
 }
 
-func below(p, dir string) bool { return strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/") }
+func below(p, dir string) bool {
+	dir = strings.TrimSuffix(dir, "/")
+	return len(p) > len(dir) && p[len(dir)] == '/' && p[:len(dir)] == dir
+}
 
 // secretPath reports whether a path holds credentials.
 func secretPath(p, home string) bool {
@@ -121,7 +124,7 @@ func secretPath(p, home string) bool {
 	for _, s := range []string{"/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssl/private", "/proc/self/environ", "/run/secrets", "/var/run/secrets", "/etc/passwd", "/etc/ssh/ssh_host",
 		"~/.ssh", "~/.aws", "~/.gnupg", "~/.netrc", "~/.git-credentials", "~/.docker/config.json", "~/.kube", "~/.config/gcloud", "~/.azure", "~/.npmrc", "~/.pypirc", "~/.cargo/credentials",
 		"~/.config/gh", "~/.password-store", "~/.mozilla", "~/.config/google-chrome", "~/.bash_history", "~/.zsh_history", "~/.pgpass", "~/.my.cnf", "~/.vault-token", "~/.terraform.d", "~/.oci", "~/Library/Keychains"} {
-		if rel == s || strings.HasPrefix(rel, s+"/") || strings.HasPrefix(rel, s) && (strings.HasSuffix(s, "credentials") || strings.HasSuffix(s, "host")) {
+		if strings.HasPrefix(rel, s) && (len(rel) == len(s) || rel[len(s)] == '/' || strings.HasSuffix(s, "credentials") || strings.HasSuffix(s, "host")) {
 			return true
 		}
 	}
@@ -135,8 +138,8 @@ func secretPath(p, home string) bool {
 // privatePath reports whether a path holds what nobody has to read: of secretPath, what is a credential and nothing else.
 func privatePath(p, home string) bool {
 	base := path.Base(p)
-	return secretPath(p, home) && (strings.HasPrefix(base, "id_") || strings.HasPrefix(p, "/proc/") || slices.Contains([]string{"shadow", "gshadow", "sudoers", "credentials", ".netrc", ".git-credentials", ".pgpass",
-		".vault-token", "application_default_credentials.json", "secring.gpg", "credentials.db", "access_tokens.db"}, base) || historyFile(p))
+	return (strings.HasPrefix(base, "id_") || strings.HasPrefix(p, "/proc/") || slices.Contains([]string{"shadow", "gshadow", "sudoers", "credentials", ".netrc", ".git-credentials", ".pgpass",
+		".vault-token", "application_default_credentials.json", "secring.gpg", "credentials.db", "access_tokens.db"}, base) || historyFile(p)) && secretPath(p, home)
 }
 
 // persistent is what runs again later: written once, it outlives the sandbox's supervision.

@@ -37,7 +37,7 @@ func admin(c *invocation) {
 	switch c.name {
 	case "date", "hwclock", "timedatectl":
 		o := parseOptions(c.args, "-d", "-r", "-f", "--date", "--reference", "--file")
-		if o.has('s', "set") || c.name == "date" && sub != "" && sub[0] != '+' || c.name == "hwclock" && len(c.args) > 0 && !o.has('r', "show") || strings.HasPrefix(sub, "set-") {
+		if o.has('s', "set") || c.name == "date" && first(o.rest) != "" && o.rest[0][0] != '+' || c.name == "hwclock" && len(c.args) > 0 && !o.has('r', "show") || strings.HasPrefix(sub, "set-") {
 			deny("it changes the clock")
 		}
 	case "shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec":

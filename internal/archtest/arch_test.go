@@ -24,7 +24,7 @@ var ours = rules{
 		"gates/dirs":    {"gates"},
 		"gates/builtin": {"gates", "gates/command", "gates/files", "gates/secrets"},
 		"gates/secrets": {"gates"},
-		"gates/command": nil,
+		"gates/command": {"gates"},
 		"images":        nil,
 		"profiles":      {"gates", "isolation", "isolation/egress", "quota"}, // types and validation only
 
