@@ -746,3 +746,55 @@ func gateway() error {
 	fmt.Print("up")
 	select {}
 }
+
+// TestRate: a connection that waits for the rate is not silent, and ends when it is cut, not when its turn comes.
+func TestRate(t *testing.T) {
+	w := newWorld(t, Policy{Mode: ModeAllow, Allow: []string{"a.test:7"}, Limits: Limits{Rate: 1024, Idle: 200 * time.Millisecond}})
+	at, got := capture(t)
+	w.host("a.test", "93.184.216.34", 7, at)
+	c := w.mustOpen("a.test", 7)
+	text := "\x01" + strings.Repeat("x", 2047)
+	began := time.Now()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.(*net.TCPConn).CloseWrite()
+	if b, err := io.ReadAll(c); err != nil || len(b) == 0 {
+		t.Fatalf("%q %v", b, err)
+	}
+	if took := time.Since(began); took < 900*time.Millisecond || got() != text {
+		t.Errorf("2 KiB at 1 KiB/s, with one saved up, took %s", took)
+	}
+	c = w.mustOpen("a.test", 7)
+	if _, err := io.WriteString(c, strings.Repeat(text, 50)); err != nil {
+		t.Fatal(err)
+	}
+	began = time.Now()
+	w.g.SetRule(2, nil)
+	w.g.Drain(1)
+	if took := time.Since(began); took > 2*time.Second || w.g.Usage().Connections > 0 {
+		t.Errorf("%d connections, %s after they were cut", w.g.Usage().Connections, took)
+	}
+}
+
+// TestTLSFromNowOn: a connection without TLS does not live on under a rule that asks for it.
+func TestTLSFromNowOn(t *testing.T) {
+	w := newWorld(t, Policy{Mode: ModeAllow, Allow: []string{"a.test:7"}})
+	w.host("a.test", "93.184.216.34", 7, echo(t))
+	c := w.mustOpen("a.test", 7)
+	if _, err := io.WriteString(c, "\x01"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Parse(Policy{Mode: ModeAllow, Allow: []string{"a.test:7/tls"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.g.SetRule(2, r)
+	w.want(VerdictCut, "a.test", "TLS must be spoken")
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("it goes on")
+	}
+}
