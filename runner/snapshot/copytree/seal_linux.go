@@ -1,11 +1,9 @@
 package copytree
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -215,7 +213,7 @@ func unchanged(ctx context.Context, before, now *tree.View, seen manifest, began
 		if s.Type != tree.File || s.Ctime.Before(began.Add(-racy)) {
 			return nil
 		}
-		return sameContent(before, now, path)
+		return sameContent(ctx, before, now, path)
 	})
 	if errors.Is(err, errDiffers) {
 		return false, nil
@@ -223,7 +221,7 @@ func unchanged(ctx context.Context, before, now *tree.View, seen manifest, began
 	return left == 0, err
 }
 
-func sameContent(before, now *tree.View, path string) error {
+func sameContent(ctx context.Context, before, now *tree.View, path string) error {
 	a, err := before.Open(path)
 	if err != nil {
 		return err
@@ -234,23 +232,12 @@ func sameContent(before, now *tree.View, path string) error {
 		return err
 	}
 	defer b.Close()
-	x, y := make([]byte, 64<<10), make([]byte, 64<<10)
-	for {
-		n, err := io.ReadFull(a, x)
-		m, failed := io.ReadFull(b, y)
-		if !bytes.Equal(x[:n], y[:m]) {
-			return errDiffers
-		}
-		if err != nil || failed != nil {
-			if short(err) && short(failed) {
-				return nil
-			}
-			return errors.Join(err, failed)
-		}
+	same, err := beneath.SameContent(ctx, int(a.Fd()), int(b.Fd()), make([]byte, 128<<10))
+	if err == nil && !same {
+		err = errDiffers
 	}
+	return err
 }
-
-func short(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
 
 // commit makes next the state. Every number that is in use is given away with it.
 func (l *layers) commit(next book.State, add ...snapshot.Record) error {

@@ -2,8 +2,6 @@ package layertar
 
 import (
 	"context"
-	"errors"
-	"io"
 	"slices"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
@@ -208,21 +206,5 @@ func (p *plan) sameContent(then, now *listed, path string) (same bool, err error
 		return false, err
 	}
 	defer b.Close()
-	half := len(p.buf) / 2
-	for off := int64(0); ; off += int64(half) {
-		n, err1 := a.ReadAt(p.buf[:half], off)
-		m, err2 := b.ReadAt(p.buf[half:], off)
-		if string(p.buf[:n]) != string(p.buf[half:half+m]) {
-			return false, nil
-		}
-		if errors.Is(err1, io.EOF) && errors.Is(err2, io.EOF) {
-			return true, nil
-		}
-		if err := errors.Join(err1, err2); err != nil {
-			return false, err
-		}
-		if p.ctx.Err() != nil {
-			return false, context.Cause(p.ctx)
-		}
-	}
+	return beneath.SameContent(p.ctx, int(a.Fd()), int(b.Fd()), p.buf)
 }

@@ -43,6 +43,7 @@ var cases = []struct {
 	{"rollback past a promote", rollbackPast},
 	{"planted link", plantedLink},
 	{"planted marks", plantedMarks},
+	{"large hole", largeHole},
 }
 
 func (w *world) file(path, content string) {

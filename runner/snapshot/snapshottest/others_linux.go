@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -291,5 +292,51 @@ func plantedMarks(w *world) {
 	}
 	if names, err := os.ReadDir(w.ws + "/made"); err != nil || len(names) > 0 {
 		w.Errorf("in the workspace: %v %v", names, err)
+	}
+}
+
+// largeHole: a file costs what it holds, and not what its size says.
+func largeHole(w *world) {
+	w.file("a", "base")
+	f := w.create()
+	f.write("hole", "text")
+	size := int64(1) << 62
+	for size > 1<<40 && os.Truncate(f.m.Workspace+"/hole", size) != nil {
+		size >>= 1
+	}
+	began := time.Now()
+	one := f.seal().ID
+	f.write("a", "mine")
+	_, err := f.l.Seal(w.Context(), snapshot.SealOptions{ID: f.next("c"), Live: standing})
+	must(w, err)
+	must(w, f.l.WriteDiff(w.Context(), f.change(snapshot.Base, snapshot.Current), &bytes.Buffer{}, snapshot.DiffOptions{}))
+	f.reset(one)
+	f.wantSize("hole", size)
+	g, err := w.fork(f, one)
+	must(w, err)
+	g.wantSize("hole", size)
+	var archive bytes.Buffer
+	_, err = f.l.Export(w.Context(), one, &archive, snapshot.ExportOptions{})
+	must(w, err)
+	if archive.Len() > 1<<20 {
+		w.Errorf("an archive of %d bytes", archive.Len())
+	}
+	_, err = f.promote(nil)
+	must(w, err)
+	info, err := os.Stat(w.ws + "/hole")
+	if err != nil || info.Size() != size {
+		w.Errorf("%v %v", info, err)
+	}
+	if took := time.Since(began); took > time.Minute {
+		w.Errorf("took %v", took)
+	}
+}
+
+func (f *feature) wantSize(path string, size int64) {
+	f.Helper()
+	info, err := os.Stat(filepath.Join(f.m.Workspace, path))
+	must(f, err)
+	if info.Size() != size {
+		f.Errorf("%s has %d bytes, not %d", path, info.Size(), size)
 	}
 }

@@ -1,6 +1,7 @@
 package beneath
 
 import (
+	"bytes"
 	"context"
 	"errors"
 
@@ -99,4 +100,59 @@ func writeAt(fd int, b []byte, off int64) error {
 		b, off = b[n:], off+int64(n)
 	}
 	return nil
+}
+
+// SameContent compares two open files, and reads nothing where both have a hole.
+func SameContent(ctx context.Context, a, b int, buf []byte) (bool, error) {
+	var sa, sb unix.Stat_t
+	if err := errors.Join(unix.Fstat(a, &sa), unix.Fstat(b, &sb)); err != nil || sa.Size != sb.Size {
+		return false, err
+	}
+	x, y := buf[:len(buf)/2], buf[len(buf)/2:]
+	for off := int64(0); ; {
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		inA, errA := nextData(a, off, sa.Size)
+		inB, errB := nextData(b, off, sa.Size)
+		if err := errors.Join(errA, errB); err != nil {
+			return false, err
+		}
+		if off = min(inA, inB); off >= sa.Size {
+			return true, nil
+		}
+		n, errA := readAt(a, x, off)
+		m, errB := readAt(b, y, off)
+		if err := errors.Join(errA, errB); err != nil || !bytes.Equal(x[:n], y[:m]) {
+			return false, err
+		}
+		if n == 0 {
+			return true, nil // both were cut short meanwhile
+		}
+		off += int64(n)
+	}
+}
+
+// nextData is where the next data lie, or size.
+func nextData(fd int, off, size int64) (int64, error) {
+	at, err := unix.Seek(fd, off, unix.SEEK_DATA)
+	switch {
+	case errors.Is(err, unix.ENXIO):
+		return size, nil
+	case errors.Is(err, unix.EINVAL):
+		return off, nil // a filesystem without SEEK_DATA
+	}
+	return at, err
+}
+
+// readAt reads until b is full or the file ends.
+func readAt(fd int, b []byte, off int64) (n int, err error) {
+	for n < len(b) {
+		m, err := Retry(func() (int, error) { return unix.Pread(fd, b[n:], off+int64(n)) })
+		if err != nil || m == 0 {
+			return n, err
+		}
+		n += m
+	}
+	return n, nil
 }

@@ -85,20 +85,7 @@ func ReadLink(dir int, name string) (string, error) {
 }
 
 // ReadFull reads from the beginning until b is full or the file ends.
-func ReadFull(fd int, b []byte) (int, error) {
-	n := 0
-	for n < len(b) {
-		m, err := Retry(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
-		if err != nil {
-			return n, err
-		}
-		if m == 0 {
-			break
-		}
-		n += m
-	}
-	return n, nil
-}
+func ReadFull(fd int, b []byte) (int, error) { return readAt(fd, b, 0) }
 
 // SetMtime sets a file's modification time by its open descriptor and leaves the access time.
 func SetMtime(fd int, t unix.Timespec) error {
