@@ -106,7 +106,7 @@ func (r *taskReader) task(root *yaml.Node) *Task {
 			if t.Profile, err = scalarText(content); err == nil && r.untrusted {
 				err = mistake(name.Line, "a task inside the workspace does not choose its profile; say --profile %s on the command line", t.Profile)
 			}
-			if !filepath.IsAbs(t.Profile) && strings.ContainsRune(t.Profile, filepath.Separator) { // beside the task
+			if _, file := SplitRef(t.Profile); file != "" && !filepath.IsAbs(file) { // beside the task
 				t.Profile = filepath.Join(filepath.Dir(r.source), t.Profile)
 			}
 			return err

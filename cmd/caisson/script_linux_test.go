@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,12 +29,17 @@ import (
 const ordinary = 12345
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"caisson": main, "asuser": asUser})
+	testscript.Main(m, map[string]func(){"caisson": main, "asuser": asUser, "prober": prober})
 }
 
-// asUser is the program asuser: it becomes the ordinary user and executes its arguments.
+// asUser is the program asuser: it becomes the ordinary user and executes its arguments. With $OPENTUN, a directory, the TUN
+// device is everybody's, as it is on most hosts.
 func asUser() {
-	err := errors.Join(unix.Setgroups(nil), unix.Setgid(ordinary), unix.Setuid(ordinary))
+	var err error
+	if dir := os.Getenv("OPENTUN"); dir != "" {
+		err = openTUN(dir)
+	}
+	err = errors.Join(err, unix.Setgroups(nil), unix.Setgid(ordinary), unix.Setuid(ordinary))
 	path, err2 := exec.LookPath(os.Args[1])
 	if err = errors.Join(err, err2); err == nil {
 		home := os.Getenv("USERHOME")
@@ -45,6 +51,15 @@ func asUser() {
 	os.Exit(1)
 }
 
+// openTUN has this thread, and so what it executes, see another node of the device.
+func openTUN(dir string) error {
+	runtime.LockOSThread()
+	node := filepath.Join(dir, fmt.Sprintf("tun%d", os.Getpid()))
+	return errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+		unix.Mknod(node, unix.S_IFCHR|0o600, int(unix.Mkdev(10, 200))), os.Chmod(node, 0o666),
+		unix.Mount(node, "/dev/net/tun", "", unix.MS_BIND, ""))
+}
+
 // TestScripts runs testdata/script/*.txtar, each with a state directory of its own. Beside testscript's commands
 // and the program `asuser CMD…`, which runs CMD as an ordinary user, they have:
 //
@@ -53,6 +68,9 @@ func asUser() {
 //	within D code N CMD…  … in less than D
 //	listing DIR FILE      write DIR's whole listing to FILE: content, modes, mtimes, xattrs
 //	tmpfs DIR OPTIONS     mount a tmpfs until the script ends
+//	serve NAME DIR        serve DIR by HTTP on loopback until the script ends, and at /headers how long a request.s headers are; $NAME is the port
+//	freeport NAME         set $NAME to a port of loopback that nobody has
+//	modules DIR           make DIR a proxy for Go modules, with example.com/m v1.0.0
 //	overlaid DIR          mount an overlay, which holds no uppers, over DIR until the script ends, for the ordinary user
 //	waitfile PATH         wait until a file exists
 //	killbg SIGNAL         send a signal to the newest background command
@@ -67,7 +85,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"need": cmdNeed, "code": cmdCode, "within": cmdWithin,
 			"listing": cmdListing, "tmpfs": cmdTmpfs, "waitfile": cmdWaitFile, "killbg": cmdKill,
-			"overlaid": cmdOverlaid, "keep": cmdKeep, "waitfor": cmdWaitFor,
+			"serve": cmdServe, "modules": cmdModules, "freeport": cmdFreePort, "overlaid": cmdOverlaid, "keep": cmdKeep, "waitfor": cmdWaitFor,
 		},
 	})
 }
@@ -93,6 +111,7 @@ func setupScript(env *testscript.Env) error {
 		}
 	}
 	env.Setenv("USERHOME", home)
+	env.Setenv("BIN", filepath.SplitList(env.Getenv("PATH"))[0])
 	env.Setenv("CAISSON_STATE", env.WorkDir+".state") // beside it: many scripts use all of $WORK as workspace
 	env.Setenv("NO_COLOR", "1")
 	env.Defer(func() {
@@ -150,6 +169,8 @@ func cmdNeed(ts *testscript.TestScript, _ bool, features []string) {
 			testenv.Need(t, f, missing["userns"])
 		case "cgroups", "userns", "overlay", "idmap":
 			testenv.Need(t, f, missing[f])
+		case "tun":
+			testenv.Need(t, f, missing["network_rules"])
 		case "loop":
 			testenv.Need(t, f, missing["disk_quota"])
 		default:

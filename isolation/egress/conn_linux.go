@@ -340,6 +340,7 @@ func (f *flow) inwards(c net.Conn, p Publish) {
 	to := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFromSlice(Sandbox4.Addr().AsSlice()), Port: p.Port}
 	in, err := gonet.DialTCPWithBind(ctx, f.g.stack, from, to, ipv4.ProtocolNumber)
 	if err != nil {
+		_ = c.Close() // nobody listens inside
 		f.end(VerdictFailed, err)
 		return
 	}

@@ -57,24 +57,30 @@ func (r *Rule) alone(t target) Verdict {
 			return Verdict{Allowed: true, Rule: e.text}
 		}
 	}
+	refused := Verdict{Rule: string(r.mode), Reason: "no entry of the rule names it", Remedy: remedy(t)}
 	switch {
+	case r.mode == ModeNone:
+		refused.Reason = "the step has no network"
 	case t.name == HostName:
-		return Verdict{Rule: string(r.mode), Reason: "the host's loopback is reached only by host:PORT", Remedy: "host:" + strconv.Itoa(int(t.port))}
+		refused.Reason = "the host's loopback is reached only by host:PORT"
 	case t.name == "" && !public(t.addr):
-		v := Verdict{Rule: string(r.mode), Reason: special(t.addr), Remedy: remedy(t)}
-		if plainAddr(t.addr) != nil {
-			v.Remedy = ""
-		}
-		return v
+		refused.Reason = special(t.addr)
 	case r.mode == ModeOpen:
 		return Verdict{Allowed: true, Rule: string(ModeOpen)}
-	case r.mode == ModeNone:
-		return Verdict{Rule: string(ModeNone), Reason: "the step has no network", Remedy: remedy(t)}
 	}
-	return Verdict{Rule: string(ModeAllow), Reason: "no entry of the rule names it", Remedy: remedy(t)}
+	return refused
 }
 
-func remedy(t target) string { return t.String() }
+// remedy is the entry that names a destination; "" for an address that none can name.
+func remedy(t target) string {
+	switch {
+	case t.name == HostName:
+		return "host:" + strconv.Itoa(int(t.port))
+	case t.name == "" && plainAddr(t.addr) != nil:
+		return ""
+	}
+	return t.String()
+}
 
 // decideAddr is the rule's word on an address that an allowed name has resolved to: a public one that nothing denies, or
 // one that an entry names as an address.
@@ -128,15 +134,19 @@ func (r *Rule) resolvesAlone(name string) Verdict {
 			}
 		}
 	}
+	refused := Verdict{Rule: string(r.mode), Reason: "no entry of the rule names it", Remedy: name}
 	switch {
+	case r.mode == ModeNone:
+		refused.Reason = "the step has no network"
 	case name == HostName:
-		return Verdict{Rule: string(r.mode), Reason: "the host's loopback is reached only by host:PORT"}
+		refused.Reason = "the host's loopback is reached only by host:PORT"
 	case r.mode == ModeOpen:
 		return Verdict{Allowed: true, Rule: string(ModeOpen)}
-	case r.mode == ModeNone:
-		return Verdict{Rule: string(ModeNone), Reason: "the step has no network", Remedy: name}
 	}
-	return Verdict{Rule: string(r.mode), Reason: "no entry of the rule names it", Remedy: name}
+	if name == HostName {
+		refused.Remedy = "" // its port is not known yet
+	}
+	return refused
 }
 
 // speaksTLS reports whether a destination must be spoken to in TLS: port 443, and where an entry says so.
