@@ -85,7 +85,7 @@ func (a *app) repairStore(ctx context.Context) (repaired []string, err error) {
 	}
 	path := filepath.Join(dir, storeFile)
 	if _, err := os.Stat(path); err != nil {
-		return nil, nil // no store, nothing to repair; what is wrong with it otherwise opening it says
+		return nil, nil //nolint:nilerr // no store, nothing to repair; what is wrong with it otherwise opening it says
 	}
 	s, err := store.Open(ctx, path)
 	if err == nil {

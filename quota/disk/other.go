@@ -73,7 +73,7 @@ func (*Unit) Resize(context.Context, Limits) error { return errPlatform }
 func (*Unit) Reserve(bool) error { return errPlatform }
 
 // Watch does nothing.
-func (*Unit) Watch(context.Context) <-chan Usage {
+func (*Unit) Watch(context.Context, func(context.Context) ([]int, error)) <-chan Usage {
 	c := make(chan Usage)
 	close(c)
 	return c

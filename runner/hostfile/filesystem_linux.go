@@ -6,5 +6,5 @@ import "golang.org/x/sys/unix"
 func Filesystem(path string) (uint64, error) {
 	var st unix.Statfs_t
 	err := unix.Statfs(path, &st)
-	return uint64(st.Type), err //nolint:unconvert // it is of another type on other architectures
+	return uint64(st.Type), err
 }
