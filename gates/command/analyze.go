@@ -170,7 +170,7 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 		}
 		return vague(out)
 	case *syntax.FuncDecl:
-		a.function(c)
+		a.define(c)
 	case *syntax.DeclClause:
 		a.declare(c)
 	case *syntax.TimeClause:
@@ -188,8 +188,8 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 // vague is data of which some may be missing, or come again.
 func vague(d data) data { return data{from: d.from} }
 
-// function keeps a body until it is called, and looks whether it multiplies by itself.
-func (a *analyzer) function(c *syntax.FuncDecl) {
+// define keeps a body until it is called, and looks whether it multiplies by itself.
+func (a *analyzer) define(c *syntax.FuncDecl) {
 	if c.Name == nil { // zsh's, which run at once
 		a.stmt(c.Body, data{})
 		return
@@ -287,7 +287,7 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 			in = a.read(target)
 		case syntax.DplIn, syntax.DplOut:
 		default:
-			a.writes(target, "redirection to")
+			a.writes(target, redirection)
 			if !descriptor(target) {
 				if r.Op != syntax.AppOut && r.Op != syntax.AppAll {
 					delete(a.files, a.abs(target))

@@ -125,11 +125,7 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 		return data{}
 	}
 	if body, ok := a.funcs.get(word); ok && !slices.Contains(a.calling, word) {
-		a.calling = append(a.calling, word)
-		params := a.params
-		a.params = append([]string{}, argv[1:]...)
-		out := a.stmt(body, in)
-		a.params, a.calling = params, a.calling[:len(a.calling)-1]
+		out := a.function(word, body, argv[1:], in)
 		if _, program := rules[c.name]; !program {
 			return out
 		} // it may not have been defined after all, or be passed over: the program counts too
@@ -157,6 +153,15 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 		c.deny("format", "it makes a new file system over what is there", "")
 	}
 	return c.output()
+}
+
+// function runs the body of a function.
+func (a *analyzer) function(name string, body *syntax.Stmt, params []string, in data) data {
+	saved := a.params
+	a.calling, a.params = append(a.calling, name), slices.Concat([]string{}, params)
+	out := a.stmt(body, in)
+	a.params, a.calling = saved, a.calling[:len(a.calling)-1]
+	return out
 }
 
 // unversioned is a program's name without the version that distributions add: python3.11, perl5.36-x86.

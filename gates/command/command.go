@@ -35,7 +35,7 @@ type Mode string
 // The modes.
 const (
 	ModeBlock Mode = "block" // what the rules know is refused
-	ModeAllow Mode = "allow" // only Config.Allow runs; the rules hold too
+	ModeAllow Mode = "allow" // only Config.Allow runs; the rules hold too, and what they would ask about is denied
 	ModeOff   Mode = "off"
 )
 
@@ -48,7 +48,7 @@ const DefaultMaxBytes = 64 << 10
 // Config is a policy. The zero value is the block list with its defaults.
 type Config struct {
 	Mode     Mode
-	Allow    []string // for ModeAllow: exact command words, after resolution
+	Allow    []string // for ModeAllow: exact command words, after resolution; ">" for redirections that write
 	MaxBytes int      // 0: DefaultMaxBytes
 	Cwd      string   // the workspace, by an absolute path; "": /workspace
 	Dir      string   // where the command begins; "": Cwd
@@ -127,7 +127,8 @@ const (
 	runCost     = 12
 	fieldCost   = 4
 	nodeCost    = 1
-	parseCost   = 40 // of a text within a text
+	braceCost   = 8
+	parseCost   = 60 // of a text within a text
 	textPerCost = 64 // bytes that are copied or searched for one unit
 
 	maxDepth    = 24   // texts within texts, commands within commands
@@ -210,6 +211,9 @@ func (a *analyzer) at(p syntax.Pos) {
 
 // find adds a finding, once.
 func (a *analyzer) find(v Verdict, rule, text, message, safer string) {
+	if v == Ask && a.c.Mode == ModeAllow { // what is not on the list for certain is not on it
+		v = Deny
+	}
 	f := Finding{Rule: rule, Verdict: v, Line: max(a.line, 1), Column: max(a.column, 1), Text: show(text), Message: message, Safer: safer}
 	milder := slices.IndexFunc(a.findings, func(f Finding) bool { return f.Verdict.rank() < v.rank() })
 	switch {

@@ -366,7 +366,13 @@ func TestOrdinary(t *testing.T) {
 func TestAllowList(t *testing.T) {
 	c := Config{Mode: ModeAllow, Allow: []string{"go", "ls"}}
 	for line, want := range map[string]Verdict{"go test ./...": Allow, "ls; go vet": Allow, "ls | cat": Deny, "$X test": Deny, "g''o test": Allow, "sh -c ls": Deny,
-		"ls > /etc/x": Deny, "/usr/bin/go test": Deny, "ls $(id)": Deny, "": Allow} {
+		"ls > /etc/x": Deny, "ls > x": Deny, "ls 2>&1 > /dev/null": Allow, "ls > $X": Deny, "PATH=/workspace ls": Deny, "ls `ls`": Allow, "/usr/bin/go test": Deny, "ls $(id)": Deny, "": Allow} {
+		if r := Analyze(line, c); r.Verdict != want {
+			t.Errorf("%q: %+v, want %s", line, r, want)
+		}
+	}
+	c.Allow = append(c.Allow, ">")
+	for line, want := range map[string]Verdict{"ls > x": Allow, "ls >> x": Allow, "ls > /etc/x": Deny, "cat x": Deny, "ls > /elsewhere/x": Deny} {
 		if r := Analyze(line, c); r.Verdict != want {
 			t.Errorf("%q: %+v, want %s", line, r, want)
 		}
@@ -431,7 +437,7 @@ func exponential(n int) string {
 
 // TestHostile: no text costs more than its length allows, and what would is refused.
 func TestHostile(t *testing.T) {
-	for _, n := range []int{400, 4 << 10, 63 << 10} {
+	for _, n := range []int{400, 63 << 10} {
 		for name, text := range hostile(n) {
 			a := newAnalyzer(Config{}.filled())
 			a.whole(text)

@@ -99,7 +99,7 @@ func (a *analyzer) fields(words ...*syntax.Word) []string {
 			continue
 		}
 		list := []string{unknownText}
-		if braces(w) <= maxBraces && a.cheap(w) {
+		if n := braces(w); n <= maxBraces && a.cheap(w) && (n == 1 || a.spend(n*braceCost)) {
 			if l, err := expand.Fields(a.config(), w); err == nil {
 				list = l
 			}

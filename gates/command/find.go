@@ -40,6 +40,10 @@ func findRule(c *invocation) {
 				c.onEach(c.args[i+1:end], roots)
 			}
 			i = end
+		case "-name", "-iname", "-path", "-wholename":
+			if i+1 < len(c.args) && privatePath(path.Join(c.a.c.Home, ".ssh", path.Base(strings.TrimRight(c.args[i+1], "*"))), c.a.c.Home) {
+				c.ask("secrets", "it looks for credentials", "")
+			}
 		case "-fprint", "-fprint0", "-fls", "-fprintf":
 			if i+1 < len(c.args) {
 				c.a.writes(c.args[i+1], "find writes")

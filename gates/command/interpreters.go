@@ -19,7 +19,7 @@ func init() {
 	for _, name := range []string{"awk", "gawk", "mawk", "nawk"} {
 		rules[name] = awk
 	}
-	for _, name := range []string{"vim", "vi", "nvim", "ex", "ed", "emacs", "less", "more", "man", "gdb", "lldb", "nmap", "zip", "ftp", "sqlite3", "nvi"} {
+	for _, name := range []string{"vim", "vi", "nvim", "ex", "ed", "emacs", "less", "more", "man", "gdb", "lldb", "nmap", "zip", "ftp", "sqlite3", "nvi", "nano", "cpan"} {
 		editors[name] = true
 	}
 	for name := range editors {
@@ -244,7 +244,14 @@ func editor(c *invocation) {
 			c.deny("editor-shell", "the program is told to start a shell", "run the command itself")
 		}
 	}
-	if (c.name == "ed" || c.name == "ex") && c.in.known && strings.Contains("\n"+c.in.text, "\n!") {
+	if slices.Contains([]string{"vim", "vi", "nvim", "ex", "ed", "emacs", "nvi", "nano"}, c.name) {
+		for _, p := range parseOptions(c.args, "-c", "-S", "-u", "--cmd").rest {
+			if w := c.a.where(p); p != "" && p[0] != '+' && (w == inSystem || persistent(c.a.abs(p), c.a.c.Home)) {
+				c.ask("system-write", "it edits a file that is not the task's", "")
+			}
+		}
+	}
+	if slices.Contains([]string{"ed", "ex", "cpan", "ftp", "gdb"}, c.name) && c.in.known && strings.Contains("\n"+c.in.text, "\n!") {
 		c.deny("editor-shell", "the program is told to start a shell", "")
 	}
 	if c.name == "sqlite3" {
@@ -267,7 +274,7 @@ func evalRule(c *invocation) {
 	case c.from == fromNetwork:
 		c.deny("download-run", "it runs text from the network", "look at it first")
 	case hasUnknown(text):
-		c.a.inShell(c, text)
+		c.a.isolated(func() data { return c.a.parse(strings.ReplaceAll(text, unknownText, "unknown"), data{}) })
 		c.ask("unresolved", "what eval runs cannot be told beforehand", "write the command itself")
 	default:
 		if c.from == fromDecoder {

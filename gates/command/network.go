@@ -174,7 +174,12 @@ func pipeTool(c *invocation) {
 // remote judges what works on other machines, or asks them.
 func remote(c *invocation) {
 	switch c.name {
-	case "dig", "nslookup", "host", "drill", "ping", "whois":
+	case "whois":
+		if o := parseOptions(c.args, "-h", "-p", "--host", "--port"); o.value("-h", "host") != "" {
+			c.ask("network-pipe", "it sends its words to a host of somebody's choice", "")
+		}
+		fallthrough
+	case "dig", "nslookup", "host", "drill", "ping":
 		for _, arg := range c.args {
 			if hasUnknown(arg) && strings.Contains(arg, ".") || c.from != fromNowhere && strings.Contains(arg, ".") {
 				c.deny("dns-exfiltration", "the name that is asked for carries data out", "")

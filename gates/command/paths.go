@@ -164,6 +164,9 @@ func persistent(p, home string) bool {
 	return strings.Contains(p, "/.git/hooks/") || strings.HasSuffix(p, "/.git/config") || strings.HasSuffix(p, "/.envrc")
 }
 
+// redirection is how a shell itself writes.
+const redirection = "redirection to"
+
 // writes judges a path that a command writes to.
 func (a *analyzer) writes(target, how string) {
 	if descriptor(target) || target == "" {
@@ -172,6 +175,8 @@ func (a *analyzer) writes(target, how string) {
 	text := how + " " + target
 	p := a.abs(target)
 	switch {
+	case a.c.Mode == ModeAllow && how == redirection && !slices.Contains(a.c.Allow, ">"):
+		a.find(Deny, "not-allowed", text, "a redirection that writes is not on the list of what is allowed", "")
 	case strings.HasPrefix(p, "/dev/") && !below(p, "/dev/shm"):
 		a.find(Deny, "device-write", text, "it writes to a device", "")
 	case strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/"):

@@ -12,7 +12,7 @@ func init() {
 		rules[name] = setsVariables
 	}
 	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
-		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
+		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
 		"dpkg-reconfigure", "update-rc.d", "chkconfig", "sysrc", "launchctl", "loginctl", "crontab", "at", "batch", "systemctl", "service", "rc-service", "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl", "history",
 		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "defaults", "capsh", "date", "hwclock", "timedatectl"} {
 		rules[name] = admin
@@ -78,6 +78,8 @@ func admin(c *invocation) {
 		if len(c.args) > 0 && !slices.Contains(c.args, "-l") && !slices.Contains(c.args, "-a") && c.name != "mount" || c.name == "mount" && len(c.args) > 1 {
 			c.ask("mount", "it changes what is mounted", "")
 		}
+	case "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd":
+		c.ask("infrastructure", "it changes a directory that others use", "")
 	case "passwd", "capsh", "security", "defaults", "keyctl", "setcap", "logrotate", "swapon", "swapoff":
 		c.ask("administration", "it changes the machine", "")
 	default:
@@ -147,7 +149,7 @@ func cloud(c *invocation) {
 		c.ask("secrets", "it reads credentials", "")
 	case slices.Contains([]string{"docker", "podman", "nerdctl"}, c.name):
 		container(c, text)
-	case (c.name == "kubectl" || c.name == "oc") && (first(c.args) == "apply" || first(c.args) == "exec" || first(c.args) == "run"):
+	case (c.name == "kubectl" || c.name == "oc") && slices.Contains([]string{"apply", "exec", "run", "cp", "edit", "patch", "replace"}, first(parseOptions(c.args, "-n", "--namespace", "--context", "--kubeconfig", "--cluster", "--user").rest)):
 		c.ask("infrastructure", "it changes or enters what runs elsewhere", "")
 	case (c.name == "terraform" || c.name == "tofu" || c.name == "pulumi") && (first(c.args) == "apply" || first(c.args) == "up"), strings.HasPrefix(c.name, "ansible") && !slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "--list-") || s == "--syntax-check" || s == "--check" }):
 		c.ask("infrastructure", "it changes what runs elsewhere", "plan first")
@@ -240,6 +242,14 @@ func (a *analyzer) dangerousVariable(name, value string) {
 	case "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "BASH_ENV", "ENV", "PROMPT_COMMAND", "PERL5OPT", "PYTHONSTARTUP", "RUBYOPT", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS":
 		if value != "" && !(name == "NODE_OPTIONS" && strings.HasPrefix(value, "--max")) {
 			a.find(Ask, "preload", name+"="+value, "it makes every program run something else first", "")
+		}
+	case "PATH", "LD_LIBRARY_PATH":
+		for dir := range strings.SplitSeq(value, ":") {
+			if a.c.Mode == ModeAllow && name == "PATH" {
+				a.find(Deny, "search-path", name+"="+value, "with another search path the allowed words are other programs", "leave it out")
+			} else if !strings.HasPrefix(dir, "/") && !strings.HasPrefix(dir, unknownText) || a.where(dir) == inTmp {
+				a.find(Ask, "search-path", name+"="+value, "whoever can write there decides what runs", "name directories by absolute paths outside of /tmp")
+			}
 		}
 	case "GIT_SSH", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "GIT_PROXY_COMMAND", "GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_TEMPLATE_DIR", "GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_PARAMETERS":
 		if value != "/dev/null" && value != "true" {
