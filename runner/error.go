@@ -144,6 +144,9 @@ func typedByKind(err error) *Error {
 	if errors.Is(err, snapshot.ErrCheckpoint) {
 		return refuse(CodeNotFound, "caisson checkpoint ls", "%v", err)
 	}
+	if errors.Is(err, snapshot.ErrHead) {
+		return refuse(CodeHeld, "go back to another one first: caisson rollback", "%v", err)
+	}
 	if e, ok := errors.AsType[*isolation.HeldError](err); ok {
 		return refuse(CodeHeld, "end them, or stop the feature", "%v", e)
 	}

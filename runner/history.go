@@ -159,10 +159,13 @@ func (s *Supervisor) DropCheckpoints(ctx context.Context, refs ...string) error 
 			continue
 		}
 		err := s.at(ctx, ref, writing, func(x *session, id string) error {
-			if err := x.drop(ctx, []string{id}); err != nil {
-				return err
+			ids, err := x.family(ctx, id)
+			if err == nil {
+				err = x.drop(ctx, ids)
 			}
-			_, err := x.collect(ctx)
+			if err == nil {
+				_, err = x.collect(ctx)
+			}
 			return err
 		})
 		errs = append(errs, typed(err, "dropping "+ref))
@@ -170,10 +173,33 @@ func (s *Supervisor) DropCheckpoints(ctx context.Context, refs ...string) error 
 	return errors.Join(errs...)
 }
 
+// family is what goes with a checkpoint: every id that means its state, unless one of the others has a label.
+func (x *session) family(ctx context.Context, id string) ([]string, error) {
+	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
+	if err != nil {
+		return nil, err
+	}
+	means := map[string]string{}
+	for _, r := range rows {
+		means[r.ID] = cmp.Or(r.AliasOf, r.ID)
+	}
+	ids := []string{id}
+	for _, r := range rows {
+		switch {
+		case r.ID == id || means[r.ID] != means[id]:
+		case r.Label != "":
+			return []string{id}, nil
+		default:
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids, nil
+}
+
 // drop forgets checkpoints: on disk first, which is the truth.
 func (x *session) drop(ctx context.Context, ids []string) error {
 	ctx = context.WithoutCancel(ctx)
-	if err := x.layers.Drop(ctx, ids...); err != nil {
+	if err := x.evenFull(ctx, func() error { return x.layers.Drop(ctx, ids...) }); err != nil {
 		return err
 	}
 	if err := x.s.opt.Journal.DropCheckpoints(ctx, x.feature.ID, ids...); err != nil {
@@ -188,7 +214,12 @@ func (x *session) collect(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return x.layers.Collect(ctx, needed)
+	var freed int64
+	err = x.evenFull(ctx, func() (err error) { freed, err = x.layers.Collect(ctx, needed); return err })
+	if x.unit != nil { // what a full disk has taken of it; else it is whole
+		_ = x.unit.Reserve(false)
+	}
+	return freed, err
 }
 
 // neededByKin are the layers that other features of the lineage need.

@@ -52,22 +52,45 @@ func (x *session) evenFull(ctx context.Context, do func() error) error {
 		return err
 	}
 	if x.live != nil { // or who has filled the disk takes that too
-		release, err := x.live.Hold(ctx)
-		if err != nil {
-			return err
+		release, herr := x.live.Hold(ctx)
+		if herr != nil { // the sandbox has ended of it
+			return x.fullError(errors.Join(err, herr))
 		}
 		defer func() { _ = release() }()
 	}
+	if back := x.room(err); back != nil {
+		err = do()
+		back()
+	}
+	return x.fullError(err)
+}
+
+// room gives what is kept back for a full disk, if err says that it is full, until back; nil is nothing.
+func (x *session) room(err error) (back func()) {
+	if !full(err) || x.unit == nil {
+		return nil
+	}
 	_ = x.unit.Reserve(true)
-	err = do()
-	if again := x.unit.Reserve(false); again != nil { // what of it fits; the next one tries again
-		_ = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "disk", Cause: "the reserve is not whole: " + again.Error()})
+	return func() {
+		err := x.unit.Reserve(false)
+		if err == nil {
+			return
+		}
+		ctx, cancel := detached(context.Background())
+		defer cancel()
+		// What of it fits is back; the next one tries again.
+		_ = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "disk", Cause: "the reserve is not whole: " + err.Error()})
 	}
-	if full(err) {
-		return &Error{Code: CodeQuota, Cause: "the disk of " + x.feature.Name + " is full", Exit: ExitRefused, Err: err,
-			Remedy: "caisson rollback --no-undo " + x.feature.Name + ", or drop checkpoints: caisson checkpoint rm; or caisson run --disk SIZE"}
+}
+
+// fullError says what helps when there is no room; any other error is left.
+func (x *session) fullError(err error) error {
+	if !full(err) {
+		return err
 	}
-	return err
+	return &Error{Code: CodeQuota, Cause: "the disk of " + x.feature.Name + " is full", Exit: ExitRefused, Err: syscall.ENOSPC, // where helps nobody
+		Remedy: "drop checkpoints: caisson checkpoint rm; or go back without keeping what there is: caisson rollback " + x.feature.Name +
+			" --to CHECKPOINT --no-undo; or work in a new feature with more: caisson run --disk SIZE"}
 }
 
 func (x *session) sealLayers(ctx context.Context, id string, meta json.RawMessage) (snapshot.Sealed, error) {

@@ -159,7 +159,7 @@ func (s *Supervisor) Live() []string {
 
 // start makes the cgroup and the sandbox of a session whose layers are there.
 func (x *session) start(ctx context.Context, spec *isolation.Spec, w *watch.Options) error {
-	f, err := live.Start(ctx, live.Options{Layers: x.layers, Engine: x.s.opt.Engine, Spec: spec, Watch: w})
+	f, err := live.Start(ctx, live.Options{Layers: x.layers, Engine: x.s.opt.Engine, Spec: spec, Watch: w, Room: x.room})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,10 @@ type Options struct {
 	Engine isolation.Engine
 	Spec   *isolation.Spec // its stacks are made from Layers
 	Watch  *watch.Options  // without uppers: those are the layers'; nil: nobody watches
+
+	// Room makes room on a full disk, if err says that it is full, until back is called; back is nil where that does not
+	// help. New stacks take a little, when what they are for has been done already. nil: there is none to be made.
+	Room func(err error) (back func())
 }
 
 // Feature is one live sandbox on a feature's layers. It is safe for concurrent use.
@@ -28,6 +32,7 @@ type Feature struct {
 	box    isolation.Sandbox
 	turn   chan struct{} // one that changes the stacks at a time; a channel, to give up waiting
 	watch  *watch.Watcher
+	room   func(err error) (back func())
 }
 
 // HolderPolicy is what is done with processes when the stacks change.
@@ -52,7 +57,7 @@ func Start(ctx context.Context, o Options) (_ *Feature, err error) {
 	if err := o.Layers.Prepare(); err != nil {
 		return nil, err
 	}
-	f := &Feature{layers: o.Layers, turn: make(chan struct{}, 1)}
+	f := &Feature{layers: o.Layers, turn: make(chan struct{}, 1), room: o.Room}
 	o.Spec.Stacks = Stacks(o.Layers.Stacks())
 	if o.Watch != nil {
 		w := *o.Watch
@@ -208,14 +213,24 @@ func (f *Feature) still(ctx context.Context, do func() error) error {
 // exchange mounts what the layers describe now. What cannot be mounted must not go on being written to: the old upper is
 // part of a checkpoint, so a failure ends the sandbox.
 func (f *Feature) exchange(ctx context.Context) error {
-	err := f.layers.Prepare()
-	if err == nil {
-		err = f.box.Exchange(ctx, Stacks(f.layers.Stacks())...)
+	err := f.remount(ctx)
+	if err != nil && f.room != nil {
+		if back := f.room(err); back != nil {
+			err = f.remount(ctx)
+			back()
+		}
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("the sandbox was ended, its state is safe: %w", err), f.box.Close(context.WithoutCancel(ctx)))
 	}
 	return nil
+}
+
+func (f *Feature) remount(ctx context.Context) error {
+	if err := f.layers.Prepare(); err != nil {
+		return err
+	}
+	return f.box.Exchange(ctx, Stacks(f.layers.Stacks())...)
 }
 
 // Change does what changes the stacks (changed), with nobody running, and mounts the new ones. Who holds the old ones is
