@@ -58,7 +58,8 @@ type Options struct {
 // Supervisor owns the sandboxes of one process. Several, in one process or in many, share a state directory:
 //
 //	store.db            the journal
-//	features/ID/        a feature: lock, layers (see snapshot), machine-id, log/TASK
+//	features/ID/        a feature: lock, identity, layers (see snapshot), machine-id, log/TASK, exports/CHECKPOINT.tar.zst
+//	probed/             where overlays have been seen to work since the last boot
 //	slots/              locks that bound how much runs at once
 //	locks/              locks that keep promotions into one workspace apart
 //	roots/              unpacked root file systems and their mount points
