@@ -46,11 +46,13 @@ type analyzer struct {
 	depth       int               // texts within texts
 	running     int               // commands within commands
 	parser      *syntax.Parser
-	budget      int    // what the analysis may still cost
-	subs        int    // process substitutions
-	source      string // the simple command that is being judged, as it was written
-	substituted bool   // its words hold a command substitution
-	piping      int    // we stand behind a pipe
+	budget      int      // what the analysis may still cost
+	subs        int      // process substitutions
+	source      string   // the simple command that is being judged, as it was written
+	substituted bool     // its words hold a command substitution
+	piping      int      // we stand behind a pipe
+	parallel    int      // of functions that are being called, what runs beside the rest
+	fetched     []string // directories whose content comes from the network
 	line        uint
 	column      uint
 	worst       int
@@ -99,9 +101,18 @@ func (a *analyzer) stmt(s *syntax.Stmt, in data) data {
 	}
 	a.at(s.Pos())
 	if s.Background || s.Coprocess { // what it sets is a subshell's
-		return a.isolated(func() data { return a.foreground(s, in) })
+		return a.beside(func() data { return a.isolated(func() data { return a.foreground(s, in) }) })
 	}
 	return a.foreground(s, in)
+}
+
+// beside runs f as what does not wait for the rest.
+func (a *analyzer) beside(f func() data) data {
+	if len(a.calling) > 0 {
+		a.parallel++
+		defer func() { a.parallel-- }()
+	}
+	return f()
 }
 
 func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
@@ -142,7 +153,7 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 				in := a.stmt(c.X, in)
 				a.piping++
 				defer func() { a.piping-- }()
-				return a.stmt(c.Y, in)
+				return a.beside(func() data { return a.stmt(c.Y, in) })
 			})
 		}
 		return a.chain(c, in)
@@ -153,6 +164,9 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 	case *syntax.IfClause:
 		return a.ifClause(c, in)
 	case *syntax.WhileClause:
+		if endless(c) {
+			a.find(Deny, "fork-bomb", "while …", "a loop without end that starts processes and waits for none", "wait for each")
+		}
 		a.forget(c.Cond)
 		a.forget(c.Do)
 		a.stmts(c.Cond, in)
@@ -308,5 +322,10 @@ func (a *analyzer) read(target string) data {
 	if secretPath(p, a.c.Home) {
 		return data{from: fromSecret}
 	}
-	return data{}
+	if a.c.Open != nil && !hasUnknown(p) {
+		if text, err := a.c.Open(p, a.c.MaxBytes+1); err == nil && len(text) <= a.c.MaxBytes && a.spend(len(text)/textPerCost) {
+			return literal(string(text))
+		}
+	}
+	return data{text: unknownText}
 }

@@ -61,6 +61,25 @@ func (a *analyzer) ifClause(c *syntax.IfClause, in data) data {
 	return vague(out)
 }
 
+// endless reports whether a loop never ends, starts something in each round, and waits for nothing.
+func endless(c *syntax.WhileClause) bool {
+	if len(c.Cond) != 1 {
+		return false
+	}
+	cond, ok := c.Cond[0].Cmd.(*syntax.CallExpr)
+	if !ok || c.Until || len(cond.Args) != 1 || cond.Args[0].Lit() != ":" && cond.Args[0].Lit() != "true" {
+		return false
+	}
+	starts := false
+	for _, s := range c.Do {
+		starts = starts || s.Background
+		if call, ok := s.Cmd.(*syntax.CallExpr); !s.Background && (!ok || len(call.Args) > 0) {
+			return false // it may take its time
+		}
+	}
+	return starts
+}
+
 // forget makes unknown what a loop's body changes from one round to the next, because it runs any number of times.
 func (a *analyzer) forget(body []*syntax.Stmt) {
 	for _, s := range body {

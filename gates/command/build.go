@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 func init() {
 	rules["make"], rules["gmake"], rules["cmake"], rules["tar"], rules["gtar"], rules["bsdtar"] = makeRule, makeRule, cmake, tarRule, tarRule, tarRule
+	rules["unzip"], rules["cpio"], rules["7z"], rules["sponge"], rules["patch"], rules["sort"] = unzip, unzip, unzip, tee, patch, patch
 }
 
 // makeRule judges make when it is told on its command line, or by what it reads, what to run.
@@ -95,6 +97,16 @@ func cmake(c *invocation) {
 	}
 }
 
+// patch judges tools that write the file that they name.
+func patch(c *invocation) {
+	o := parseOptions(c.args, "-o", "-p", "-i", "-d", "-k", "-t", "-S", "-T", "--output", "--input", "--strip", "--directory")
+	for _, p := range append([]string{o.value("-o", "output")}, o.rest[:min(len(o.rest), 1)]...) {
+		if c.name == "patch" || p == o.value("-o", "output") {
+			c.a.writes(p, c.name+" to")
+		}
+	}
+}
+
 // compressors are what tar may run without a question.
 var compressors = []string{"gzip", "pigz", "bzip2", "pbzip2", "lbzip2", "xz", "pixz", "zstd", "zstdmt", "pzstd", "lz4", "lzma", "lzip", "plzip", "lzop", "brotli", "compress"}
 
@@ -119,6 +131,9 @@ func tarRule(c *invocation) {
 	if dir := o.value("-C", "directory"); dir != "" && !c.creates(o) {
 		c.a.writes(path.Join(dir, "x"), "unpacking to")
 	}
+	if archive, ok := c.a.files[c.a.abs(o.value("-f", "file"))]; !c.creates(o) && (c.in.from == fromNetwork || ok && archive.from == fromNetwork || c.archived(o)) {
+		c.a.fetched = append(c.a.fetched, c.a.abs(o.value("-C", "directory")))
+	}
 	if c.creates(o) {
 		for _, p := range o.rest {
 			if secretPath(c.a.abs(p), c.a.c.Home) {
@@ -126,6 +141,23 @@ func tarRule(c *invocation) {
 				c.packed(o)
 			}
 		}
+	}
+}
+
+// archived reports whether an archive that is named without a flag, as in tar xf x.tar, comes from the network.
+func (c *invocation) archived(o options) bool {
+	return slices.ContainsFunc(o.rest, func(p string) bool { return c.a.files[c.a.abs(p)].from == fromNetwork })
+}
+
+// unzip judges what unpacks somewhere.
+func unzip(c *invocation) {
+	o := parseOptions(c.args, "-d", "-D", "-o", "--directory")
+	dir := cmp.Or(o.long["-d"], o.long["-D"], o.long["directory"])
+	if dir != "" && (c.name != "cpio" || o.short['i']) {
+		c.a.writes(path.Join(dir, "x"), "unpacking to")
+	}
+	if c.archived(o) || c.in.from == fromNetwork {
+		c.a.fetched = append(c.a.fetched, c.a.abs(dir))
 	}
 }
 

@@ -124,7 +124,12 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	case word == "":
 		return data{}
 	}
-	if body, ok := a.funcs.get(word); ok && !slices.Contains(a.calling, word) {
+	body, ok := a.funcs.get(word)
+	recursive := slices.Contains(a.calling, word)
+	if ok && recursive && a.parallel > 0 {
+		c.deny("fork-bomb", "a function that comes to call itself again and again at the same time", "")
+	}
+	if ok && !recursive {
 		out := a.function(word, body, argv[1:], in)
 		if _, program := rules[c.name]; !program {
 			return out
@@ -146,10 +151,10 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	if rule, ok := rules[c.name]; ok {
 		rule(c)
 	}
-	if slices.Contains(passing, c.name) && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) }) {
+	if (slices.Contains(passing, c.name) || c.name == "cp" || c.name == "mv" || c.name == "ln") && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) }) {
 		c.ask("secrets", "it reads credentials", "leave them where they are")
 	}
-	if strings.HasPrefix(c.name, "mkfs") {
+	if strings.HasPrefix(c.name, "mkfs") || strings.HasPrefix(c.name, "newfs") || c.name == "mke2fs" {
 		c.deny("format", "it makes a new file system over what is there", "")
 	}
 	return c.output()
@@ -214,7 +219,15 @@ func (a *analyzer) executes(c *invocation, file string) data {
 		return data{}
 	}
 	a.openScript(c, file, false)
+	c.fromFetched(file)
 	return data{}
+}
+
+// fromFetched asks about a program below a directory that the same text has cloned or unpacked from the network.
+func (c *invocation) fromFetched(file string) {
+	if slices.ContainsFunc(c.a.fetched, func(dir string) bool { return below(file, dir) }) {
+		c.ask("download-run", "it runs what was just downloaded", "download, read, then run")
+	}
 }
 
 // script judges data that is run as a script; shell: by a shell, whatever its first line says.

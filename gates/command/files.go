@@ -2,8 +2,10 @@ package command
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // rules judge a command by its name.
@@ -290,6 +292,11 @@ func chattr(c *invocation) {
 	c.ask("chattr", "it makes files that cannot be changed, or takes that from them", "")
 }
 
+// sedExec is the command e, at the beginning of a command of sed.
+var sedExec = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(^|[;{}\n])\s*([0-9$]+(,[0-9$]+)?|/[^/]*/)?\s*!?e(\s|$)`)
+})
+
 func sed(c *invocation) {
 	o := parseOptions(c.args, "-e", "-f", "-l", "--expression", "--file")
 	if o.has('i', "in-place") {
@@ -304,6 +311,9 @@ func sed(c *invocation) {
 	}
 	for _, s := range append(o.rest[:min(len(o.rest), 1)], o.long["-e"], o.long["expression"]) {
 		s = strings.TrimSpace(s)
+		if c.a.matches(sedExec(), s) {
+			c.deny("sed-exec", "sed runs another command (e)", "")
+		}
 		if strings.HasPrefix(s, "1e ") || strings.HasPrefix(s, "e ") || s == "e" || s == "1e" || strings.HasSuffix(s, "/e") && strings.HasPrefix(s, "s") {
 			c.deny("sed-exec", "sed runs what it reads (e)", "")
 		}

@@ -59,9 +59,9 @@ func (c *invocation) onEach(argv, roots []string) {
 		for i, arg := range argv {
 			one[i] = strings.ReplaceAll(arg, "{}", path.Join(r, unknownText))
 		}
-		if base := path.Base(argv[0]); base == "rm" || base == "shred" || base == "unlink" || base == "sudo" || base == "env" {
+		if base := path.Base(argv[0]); base == "rm" || base == "shred" || base == "unlink" || base == "sudo" || base == "env" || base == "dd" || base == "truncate" || base == "tee" {
 			if w := c.a.where(r); w == atWorkspace || w == inTmp || w == inWorkspace {
-				if slices.Contains(argv, "rm") || slices.Contains(argv, "shred") || base == "unlink" {
+				if slices.Contains(argv, "rm") || slices.Contains(argv, "shred") || base == "unlink" || base == "dd" || base == "truncate" || base == "tee" {
 					c.ask("find-delete", "it removes everything that it finds", "print it first; then rm what is meant")
 				}
 			}

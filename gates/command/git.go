@@ -1,6 +1,7 @@
 package command
 
 import (
+	"path"
 	"slices"
 	"strings"
 )
@@ -152,6 +153,7 @@ var gitRules = map[string]func(c *invocation, o options, args []string){
 			c.ask("git-discard", "it removes a submodule with what was not committed", "")
 		}
 	},
+	"clone": gitTemplate, "init": gitTemplate,
 	"grep": func(c *invocation, _ options, args []string) {
 		if slices.ContainsFunc(args, func(s string) bool { return strings.HasPrefix(s, "-O") && len(s) > 2 }) {
 			c.deny("git-exec", "git grep runs a command on what it finds", "leave -O out")
@@ -159,6 +161,24 @@ var gitRules = map[string]func(c *invocation, o options, args []string){
 	},
 	"difftool": gitTool, "mergetool": gitTool,
 	"send-email": func(c *invocation, _ options, _ []string) { c.ask("upload", "it sends mail", "") },
+}
+
+// gitTemplate judges what makes a repository: hooks and settings may come with it.
+func gitTemplate(c *invocation, _ options, args []string) {
+	o := parseOptions(args, "-c", "-b", "-o", "-u", "-j", "--config", "--template", "--depth", "--branch", "--origin", "--reference", "--separate-git-dir", "--initial-branch", "--jobs")
+	if dangerousGitKey(o.value("-c", "config")) {
+		c.deny("git-exec", "the setting makes git run a command", "leave it out")
+	}
+	if o.value("", "template") != "" {
+		c.ask("git-exec", "hooks of the template run later", "leave it out")
+	}
+	if first(c.args) == "clone" && len(o.rest) > 0 {
+		dir := strings.TrimSuffix(path.Base(o.rest[0]), ".git")
+		if len(o.rest) > 1 {
+			dir = o.rest[1]
+		}
+		c.a.fetched = append(c.a.fetched, c.a.abs(dir))
+	}
 }
 
 func gitTool(c *invocation, _ options, args []string) {

@@ -103,6 +103,7 @@ func (c *invocation) scriptFile(file string) {
 		if shell {
 			c.a.openScript(c, p, true)
 		}
+		c.fromFetched(p)
 	}
 }
 
@@ -136,6 +137,9 @@ func (c *invocation) piped() bool { return c.a.piping > 0 }
 
 // interpreter judges a language's interpreter: code on the command line or standard input, or a script.
 func interpreter(c *invocation, flags string) {
+	if destroysData(strings.Join(c.args, " ")) {
+		c.deny("database", "it empties the application's database", "")
+	}
 	for i := 0; i < len(c.args); i++ {
 		arg := c.args[i]
 		switch {
@@ -237,6 +241,9 @@ func editor(c *invocation) {
 		case strings.HasPrefix(arg, "+!") || strings.HasPrefix(arg, "+:!"):
 			value = arg
 		case (arg == "-c" || arg == "--cmd" || arg == "-ex" || arg == "--eval" || arg == "--script") && i+1 < len(c.args):
+			value = c.args[i+1]
+		}
+		if value == "" && strings.HasSuffix(arg, "c") && i+1 < len(c.args) && len(arg) > 2 && arg[0] == '-' && arg[1] != '-' { // -sc COMMAND
 			value = c.args[i+1]
 		}
 		value = strings.TrimLeft(value, ": ")

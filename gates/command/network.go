@@ -14,7 +14,7 @@ func init() {
 	for _, name := range []string{"nc", "ncat", "netcat", "nc.openbsd", "nc.traditional", "socat", "telnet", "cryptcat", "pwncat", "openssl"} {
 		rules[name] = pipeTool
 	}
-	for _, name := range []string{"ssh", "scp", "sftp", "ftp", "lftp", "tftp", "sshpass", "mosh", "autossh", "dig", "nslookup", "host", "drill", "ping", "whois", "mail", "sendmail", "mutt", "swaks", "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "tcpdump", "nmap", "masscan"} {
+	for _, name := range []string{"ssh", "scp", "sftp", "ftp", "lftp", "tftp", "sshpass", "mosh", "autossh", "dig", "nslookup", "host", "drill", "ping", "whois", "mail", "sendmail", "mutt", "swaks", "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "tcpdump", "nmap", "masscan", "ssh-copy-id"} {
 		rules[name] = remote
 	}
 }
@@ -57,7 +57,7 @@ func download(c *invocation) {
 	}
 	for _, u := range append(o.rest, o.long["url"]) {
 		if p, err := url.Parse(u); err == nil && p.Path != "" && !hasUnknown(u) {
-			c.a.files[c.a.abs(path.Base(p.Path))] = data{from: fromNetwork}
+			c.a.files[c.a.abs(path.Join(o.value("-P", "directory-prefix"), path.Base(p.Path)))] = data{from: fromNetwork}
 		}
 	}
 	c.sendsWith(o)

@@ -35,17 +35,14 @@ func (a *analyzer) where(p string) place {
 		return notKnown
 	}
 	all := false
-	for strings.HasSuffix(p, "/*") || strings.HasSuffix(p, "/.*") || p == "*" || p == ".*" || strings.HasSuffix(p, "/**") {
+	for {
+		dir, last := path.Split(strings.TrimRight(p, "/"))
+		if !matchesAnything(last) {
+			break
+		}
 		all = true
-		p = strings.TrimSuffix(strings.TrimRight(p, "*"), ".")
-		if p == "" {
+		if p = dir; p == "" {
 			p = "."
-		}
-		if p != "/" {
-			p = strings.TrimSuffix(p, "/")
-		}
-		if p == "" {
-			p = "/"
 		}
 	}
 	full := a.abs(p)
@@ -77,6 +74,24 @@ func (a *analyzer) where(p string) place {
 		return atRoot
 	}
 	return elsewhere
+}
+
+// matchesAnything reports whether a pattern has no letter of its own, such as *, .*, ???? and [a-z]*.
+func matchesAnything(pattern string) bool {
+	wild, class := false, false
+	for _, r := range pattern {
+		switch {
+		case class:
+			class = r != ']'
+		case r == '[':
+			wild, class = true, true
+		case r == '*' || r == '?':
+			wild = true
+		case r != '.':
+			return false
+		}
+	}
+	return wild
 }
 
 // whereUnknown says what kind of place a path is of which only a part is known.
@@ -138,7 +153,7 @@ func secretPath(p, home string) bool {
 // privatePath reports whether a path holds what nobody has to read: of secretPath, what is a credential and nothing else.
 func privatePath(p, home string) bool {
 	base := path.Base(p)
-	return (strings.HasPrefix(base, "id_") || strings.HasPrefix(p, "/proc/") || slices.Contains([]string{"shadow", "gshadow", "sudoers", "credentials", ".netrc", ".git-credentials", ".pgpass",
+	return (strings.HasPrefix(base, "id_") || strings.HasPrefix(p, "/proc/") || slices.Contains([]string{".ssh", ".aws", ".gnupg", "shadow", "gshadow", "sudoers", "credentials", ".netrc", ".git-credentials", ".pgpass",
 		".vault-token", "application_default_credentials.json", "secring.gpg", "credentials.db", "access_tokens.db"}, base) || historyFile(p)) && secretPath(p, home)
 }
 

@@ -14,7 +14,7 @@ func init() {
 	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
 		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
 		"dpkg-reconfigure", "update-rc.d", "chkconfig", "sysrc", "launchctl", "loginctl", "crontab", "at", "batch", "systemctl", "service", "rc-service", "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl", "history",
-		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "defaults", "capsh", "date", "hwclock", "timedatectl"} {
+		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "dmesg", "killall5", "defaults", "capsh", "date", "hwclock", "timedatectl"} {
 		rules[name] = admin
 	}
 	for _, name := range []string{"terraform", "tofu", "terragrunt", "pulumi", "kubectl", "oc", "helm", "aws", "gcloud", "gsutil", "az", "heroku", "flyctl", "fly", "doctl", "eksctl", "kops", "cdk", "sam", "serverless", "vercel", "netlify",
@@ -60,6 +60,10 @@ func admin(c *invocation) {
 		if slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "HIST") }) || strings.Contains(text, "+o history") {
 			c.deny("history", "it switches the shell's history off", "")
 		}
+	case "dmesg":
+		if o := parseOptions(c.args); o.has('C', "clear") || o.has('c', "read-clear") {
+			c.deny("log-wiping", "it removes logs", "")
+		}
 	case "journalctl":
 		if strings.Contains(text, "--vacuum") || strings.Contains(text, "--rotate") || strings.Contains(text, "--flush") {
 			c.deny("log-wiping", "it removes logs", "")
@@ -75,7 +79,7 @@ func admin(c *invocation) {
 			deny("it changes the kernel's settings")
 		}
 	case "mount", "umount", "losetup", "pivot_root":
-		if len(c.args) > 0 && !slices.Contains(c.args, "-l") && !slices.Contains(c.args, "-a") && c.name != "mount" || c.name == "mount" && len(c.args) > 1 {
+		if len(c.args) > 0 && !slices.Contains(c.args, "-l") && c.name != "mount" || c.name == "mount" && len(c.args) > 1 {
 			c.ask("mount", "it changes what is mounted", "")
 		}
 	case "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd":
@@ -102,6 +106,9 @@ func serviceRule(c *invocation, text string) {
 		case "start", "restart", "reload", "try-restart", "daemon-reload", "set-default", "onestart":
 			c.ask("service", "it changes a service of the machine", "")
 		}
+	}
+	if (c.name == "update-rc.d" || c.name == "chkconfig") && len(o.rest) > 1 && slices.Contains([]string{"defaults", "on", "add"}, o.rest[1]) {
+		c.deny("persistence", "what it sets up runs later, outside of this task", "")
 	}
 	if c.name == "sysrc" && strings.Contains(text, "=") {
 		c.deny("persistence", "what it sets up runs later", "")
@@ -135,12 +142,17 @@ var cloudWords = sync.OnceValue(func() *regexp.Regexp {
 		`^(kubectl|oc) (.* )?(delete|drain|cordon|replace --force|scale .*--replicas=0|rollout undo)\b|^helm (.* )?(uninstall|delete|del|rollback)\b|` +
 		`^aws .*\b(terminate-|delete-|remove-|deregister-|purge-|rb|stop-instances|disable-|detach-|s3 rm|s3 sync .*--delete|put-bucket-policy|modify-.*--publicly|schedule-key-deletion|create-access-key)|` +
 		`^(gcloud|az|doctl|openstack|linode-cli|hcloud|eksctl|kops|heroku|flyctl|fly|vercel|netlify|supabase|firebase|wrangler) .*\b(delete|destroy|purge|remove|rm|reset|apps:destroy|pg:reset|addons:destroy|deallocate)\b|` +
-		`^(gsutil|s3cmd|mc|b2) .*\b(rm|rb|del|remove|delete-file)\b|^rclone .*(delete|purge|sync)\b|^(docker|podman|nerdctl) .*\b(system prune|volume rm|volume prune|image prune -a|swarm leave --force|network prune)\b|` +
+		`^(gsutil|s3cmd|mc|b2) .*\b(rm|rb|del|remove|delete-file)\b|^rclone .*(delete|purge|sync)\b|^(docker|podman|nerdctl) .*\b(system prune|volume rm|volume prune|image prune -a|swarm leave --force|network prune|system reset)\b|` +
 		`^(docker-compose|docker compose) .*down .*(-v|--volumes)|^(virsh) .*(destroy|undefine|vol-delete)|^(lxc|multipass) .*delete|^etcdctl .*del|^vault .*(delete|destroy|kv metadata delete|operator seal)|^(consul|nomad) .*(delete|stop -purge|system gc)`)
 })
 
 func cloud(c *invocation) {
 	text := c.text()
+	for _, arg := range c.args {
+		if secretPath(c.a.abs(arg), c.a.c.Home) && !strings.HasPrefix(arg, "-") && !slices.Contains([]string{"kubectl", "oc", "docker", "podman"}, c.name) {
+			c.deny("exfiltration", "it sends credentials out", "")
+		}
+	}
 	switch {
 	case strings.Contains(text, "--dry-run") && !strings.Contains(text, "--dry-run=none") || slices.Contains(c.args, "--help") || slices.Contains(c.args, "-h") && c.name != "docker":
 	case c.a.matches(cloudWords(), text):
@@ -190,15 +202,29 @@ var destroys = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?is)\b(drop\s+(table|database|schema|user|role|index|view|collection|keyspace|owned)|truncate(\s+table)?\s+\w|delete\s+from\s+[\w."\x60]+\s*(;|$|"|')|update\s+[\w."\x60]+\s+set\s+[^;]*$|flushall|flushdb|dropdatabase|\.drop\(|deletemany\(\s*\{\s*\}|\.remove\(\s*\{\s*\}|reset\s+master|detach\s+delete)`)
 })
 
+var deletes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?is)\b(delete\s+from|update\s+\S+\s+set)\b`) })
+
+// hasWhere is a condition that may be false.
 var hasWhere = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?is)\bwhere\b`) })
+var alwaysTrue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?is)\bwhere\s+(true|1|1\s*=\s*1)\s*(;|$|"|')`) })
+
+// destroysData finds what frameworks call emptying a database.
+func destroysData(text string) bool {
+	for _, bad := range []string{"artisan migrate:fresh", "artisan migrate:reset", "artisan db:wipe", "manage.py flush", "manage.py reset_db", "prisma migrate reset", "prisma db push --force-reset", "db:drop", "db:reset"} {
+		if strings.Contains(text, bad) {
+			return true
+		}
+	}
+	return false
+}
 
 func database(c *invocation) {
 	text := strings.Join(c.args, " ") + "\n" + c.in.text
 	switch {
 	case c.name == "dropdb" || c.name == "dropuser" || c.name == "mysqladmin" && strings.Contains(text, "drop"), c.name == "pg_restore" && parseOptions(c.args).has('c', "clean"),
-		(c.name == "rails" || c.name == "rake") && (strings.Contains(text, "db:drop") || strings.Contains(text, "db:reset")), strings.Contains(text, "prisma migrate reset") || c.name == "prisma" && strings.Contains(text, "migrate reset"):
+		destroysData(c.name + " " + text):
 		c.deny("database", "it destroys a database", "")
-	case c.a.matches(destroys(), text) && !(hasWhere().MatchString(text) && !strings.Contains(strings.ToLower(text), "drop") && !strings.Contains(strings.ToLower(text), "truncate")):
+	case alwaysTrue().MatchString(text) && c.a.matches(deletes(), text), c.a.matches(destroys(), text) && !(hasWhere().MatchString(text) && !strings.Contains(strings.ToLower(text), "drop") && !strings.Contains(strings.ToLower(text), "truncate")):
 		c.deny("database", "the statement loses data", "say which rows with WHERE, in a transaction")
 	case strings.Contains(text, `\!`) && c.name == "psql", strings.Contains(text, "system ") && strings.HasPrefix(c.name, "my"):
 		c.deny("editor-shell", "the client is told to start a shell", "")
@@ -221,6 +247,10 @@ func publishRule(c *invocation) {
 	switch sub {
 	case "unpublish", "yank", "deprecate", "owner":
 		c.deny("publish", "it takes a package away from others", "")
+	case "install", "add", "run":
+		if slices.ContainsFunc(c.args, func(s string) bool { return strings.Contains(s, "://") && !strings.HasPrefix(s, "-") }) {
+			c.ask("download-run", "it installs what lies at an address, without a registry between", "name a package and its version")
+		}
 	case "publish", "deploy", "upload", "push":
 		c.ask("publish", "it publishes", "use --dry-run first")
 	}

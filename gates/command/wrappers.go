@@ -27,7 +27,7 @@ var wrappers = map[string]wrapper{
 	"runuser": {values: []string{"-u", "-g", "-G", "-s"}}, "setpriv": {values: []string{"--reuid", "--regid", "--groups", "--inh-caps"}}, "torsocks": {}, "proxychains": {values: []string{"-f"}},
 	"proxychains4": {values: []string{"-f"}}, "perf": {values: []string{"-e", "-o", "-F"}, skip: 1}, "valgrind": {}, "hyperfine": {values: []string{"-w", "-r", "-m", "-M", "-p", "--prepare", "--warmup", "--runs"}},
 	"ld-linux-x86-64.so.2": {values: []string{"--library-path", "--preload"}}, "ld-musl-x86_64.so.1": {}, "ld.so": {}, "dbus-run-session": {}, "cgexec": {values: []string{"-g"}},
-	"systemd-run": {values: []string{"-p", "-E", "-u", "--unit", "--property", "--on-calendar", "--on-active", "--on-boot", "--on-startup", "--on-unit-active", "--timer-property"}}, "systemd-inhibit": {}, "entr": {}, "watch": {values: []string{"-n", "--interval"}}, "firejail": {}, "trickle": {values: []string{"-d", "-u"}},
+	"systemd-run": {values: []string{"-p", "-E", "-u", "--unit", "--property", "--on-calendar", "--on-active", "--on-boot", "--on-startup", "--on-unit-active", "--timer-property"}}, "systemd-inhibit": {}, "entr": {}, "watch": {values: []string{"-n", "--interval"}}, "firejail": {}, "prlimit": {values: []string{"-p", "-o", "--pid", "--output"}}, "trickle": {values: []string{"-d", "-u"}},
 }
 
 // unwrap judges the command within a command. done: there was one.
@@ -59,12 +59,10 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 	}
 	// The value of an option that we do not know may be taken for the command: both readings count.
 	i += w.skip
-	if c.name == "time" || c.name == "command" || c.name == "env" || c.name == "sudo" {
-		if i >= len(args) {
-			return data{}, false
-		}
-	}
 	if i >= len(args) {
+		if o := parseOptions(args, w.values...); c.name == "sudo" && (o.short['s'] || o.short['i']) { // a shell
+			(&invocation{a: a, name: "sh", in: c.in, env: env, from: c.from}).stdinScript()
+		}
 		return data{}, false
 	}
 	if c.name == "systemd-run" && slices.ContainsFunc(c.args[:min(i, len(c.args))], func(s string) bool { return strings.HasPrefix(s, "--on-") || strings.HasPrefix(s, "--timer-") }) {
@@ -87,18 +85,22 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 func (c *invocation) splitString(args []string) []string {
 	for i, arg := range args {
 		value, found := "", false
+		var rest []string
 		switch {
 		case arg == "--split-string":
-			value, found = strings.Join(args[i+1:], " "), true
+			value, found, rest = strings.Join(args[i+1:min(i+2, len(args))], ""), true, args[min(i+2, len(args)):]
 		case len(arg) > 1 && arg[0] == '-' && arg[1] != '-' && strings.Contains(arg, "S") && !strings.ContainsAny(arg[:strings.Index(arg, "S")], "uCP"):
-			value, found = strings.Join(append([]string{arg[strings.Index(arg, "S")+1:]}, args[i+1:]...), " "), true
+			value, found, rest = arg[strings.Index(arg, "S")+1:], true, args[i+1:]
+			if value == "" && len(rest) > 0 {
+				value, rest = rest[0], rest[1:]
+			}
 		case strings.HasPrefix(arg, "--split-string="):
-			value, found = strings.Join(append([]string{arg[len("--split-string="):]}, args[i+1:]...), " "), true
+			value, found, rest = arg[len("--split-string="):], true, args[i+1:]
 		case arg == "" || arg[0] != '-' && !strings.Contains(arg, "="):
 			return args
 		}
 		if found {
-			return append(slices.Clone(args[:i]), strings.Fields(value)...)
+			return slices.Concat(args[:i], strings.Fields(value), rest)
 		}
 	}
 	return args
@@ -129,9 +131,21 @@ func (a *analyzer) inShell(c *invocation, text string) data {
 func init() {
 	rules["xargs"], rules["parallel"], rules["find"], rules["fd"], rules["fdfind"] = xargs, parallel, findRule, fd, fd
 	rules["eval"], rules["source"], rules["."], rules["trap"], rules["alias"], rules["hash"], rules["cd"], rules["pushd"], rules["popd"] = evalRule, source1, source1, trap, aliasRule, aliasRule, cd, cd, cd
+	rules["bwrap"], rules["systemd-nspawn"] = insideRule, insideRule
 	rules["flock"], rules["script"], rules["su"], rules["expect"] = flockRule, scriptRule, su, expectRule
 	for _, name := range []string{"poetry", "pipenv", "uv", "bundle", "pdm", "rye", "hatch", "mise", "asdf", "direnv", "nix", "devbox", "npm", "pnpm", "yarn", "bun"} {
 		rules[name] = runner
+	}
+}
+
+// insideRule judges a sandbox's command, which begins where a word is the name of a tool that we know.
+func insideRule(c *invocation) {
+	i := slices.IndexFunc(c.args, func(s string) bool {
+		_, wrapper := wrappers[path.Base(s)]
+		return wrapper || rules[unversioned(path.Base(s))] != nil
+	})
+	if i >= 0 {
+		c.a.run(c.args[i:], c.in, c.env, c.from)
 	}
 }
 
@@ -152,6 +166,9 @@ func runner(c *invocation) {
 		return
 	}
 	publishRule(c)
+	if len(c.args) > 2 && c.args[0] == "config" && c.args[1] == "set" {
+		c.ask("persistence", "it changes the tool for everything that comes later", "")
+	}
 }
 
 // xargs runs a command with words from standard input.
