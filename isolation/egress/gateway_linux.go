@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -293,7 +294,7 @@ func (g *Gateway) Usage() Usage {
 	return Usage{Out: g.total.out.Load(), In: g.total.in.Load(), Connections: len(g.flows), Dropped: g.dropped.Load()}
 }
 
-// Close cuts every connection and takes the device away. It is idempotent.
+// Close cuts every connection and lets go of the device, which goes with its namespace. It is idempotent.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	closed := g.closed
@@ -313,6 +314,9 @@ func (g *Gateway) Close() error {
 	}
 	g.link.stop()
 	g.stack.Destroy() // which still writes
+	// To take a device out of a namespace costs the kernel 7 to 30 ms, and with the namespace nobody waits for it. A
+	// device without its other end takes what is sent to it and passes nothing on.
+	_ = unix.IoctlSetInt(int(g.opt.TUN.Fd()), unix.TUNSETPERSIST, 1) // it is only slower without
 	return errors.Join(g.link.close(), g.opt.TUN.Close())
 }
 
