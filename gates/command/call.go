@@ -124,16 +124,8 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	case word == "":
 		return data{}
 	}
-	body, ok := a.funcs.get(word)
-	recursive := slices.Contains(a.calling, word)
-	if ok && recursive && a.parallel > 0 {
-		c.deny("fork-bomb", "a function that comes to call itself again and again at the same time", "")
-	}
-	if ok && !recursive {
-		out := a.function(word, body, argv[1:], in)
-		if _, program := rules[c.name]; !program {
-			return out
-		} // it may not have been defined after all, or be passed over: the program counts too
+	if out, done := a.function(c, word, in); done {
+		return out
 	}
 	if file := a.abs(word); strings.Contains(word, "/") {
 		if tool, ok := a.programs[file]; ok {
@@ -160,13 +152,24 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	return c.output()
 }
 
-// function runs the body of a function.
-func (a *analyzer) function(name string, body *syntax.Stmt, params []string, in data) data {
+// function runs what was defined under a name. done: no program of that name can be meant as well.
+func (a *analyzer) function(c *invocation, name string, in data) (out data, done bool) {
+	body, ok := a.funcs.get(name)
+	if !ok {
+		return data{}, false
+	}
+	if slices.Contains(a.calling, name) {
+		if a.parallel > 0 {
+			c.deny("fork-bomb", "a function that comes to call itself again and again at the same time", "")
+		}
+		return data{}, false
+	}
 	saved := a.params
-	a.calling, a.params = append(a.calling, name), slices.Concat([]string{}, params)
-	out := a.stmt(body, in)
+	a.calling, a.params = append(a.calling, name), slices.Concat([]string{}, c.args)
+	out = a.stmt(body, in)
 	a.params, a.calling = saved, a.calling[:len(a.calling)-1]
-	return out
+	// It may not have been defined after all, or be passed over: then the program counts.
+	return out, rules[c.name] == nil
 }
 
 // unversioned is a program's name without the version that distributions add: python3.11, perl5.36-x86.

@@ -8,13 +8,16 @@ import (
 )
 
 func init() {
+	for _, name := range []string{"date", "hwclock", "timedatectl"} {
+		rules[name] = clock
+	}
 	for _, name := range []string{"shift", "read", "mapfile", "readarray", "getopts", "wait", "printf"} {
 		rules[name] = setsVariables
 	}
 	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
 		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
 		"dpkg-reconfigure", "update-rc.d", "chkconfig", "sysrc", "launchctl", "loginctl", "crontab", "at", "batch", "systemctl", "service", "rc-service", "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl", "history",
-		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "dmesg", "killall5", "defaults", "capsh", "date", "hwclock", "timedatectl"} {
+		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "dmesg", "killall5", "defaults", "capsh"} {
 		rules[name] = admin
 	}
 	for _, name := range []string{"terraform", "tofu", "terragrunt", "pulumi", "kubectl", "oc", "helm", "aws", "gcloud", "gsutil", "az", "heroku", "flyctl", "fly", "doctl", "eksctl", "kops", "cdk", "sam", "serverless", "vercel", "netlify",
@@ -35,11 +38,6 @@ func admin(c *invocation) {
 	text := strings.Join(c.args, " ")
 	deny := func(message string) { c.deny("administration", message, "") }
 	switch c.name {
-	case "date", "hwclock", "timedatectl":
-		o := parseOptions(c.args, "-d", "-r", "-f", "--date", "--reference", "--file")
-		if o.has('s', "set") || c.name == "date" && first(o.rest) != "" && o.rest[0][0] != '+' || c.name == "hwclock" && len(c.args) > 0 && !o.has('r', "show") || strings.HasPrefix(sub, "set-") {
-			deny("it changes the clock")
-		}
 	case "shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec":
 		if c.name != "init" && !slices.Contains(c.args, "--help") || sub == "0" || sub == "6" || sub == "1" {
 			c.deny("power", "it stops the machine", "")
@@ -90,6 +88,14 @@ func admin(c *invocation) {
 		if !slices.Contains(c.args, "--help") && !slices.Contains(c.args, "--version") {
 			deny("it changes the machine: users, modules, start-up or protection")
 		}
+	}
+}
+
+func clock(c *invocation) {
+	o := parseOptions(c.args, "-d", "-r", "-f", "--date", "--reference", "--file")
+	sub := first(o.rest)
+	if o.has('s', "set") || c.name == "date" && sub != "" && sub[0] != '+' || c.name == "hwclock" && len(c.args) > 0 && !o.has('r', "show") || strings.HasPrefix(sub, "set-") {
+		c.deny("administration", "it changes the clock", "")
 	}
 }
 
