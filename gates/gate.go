@@ -86,6 +86,27 @@ const (
 	TypeBlock   FileType = "block"
 )
 
+// TypeOf is the type that a mode has; of an unknown one its letters.
+func TypeOf(m fs.FileMode) FileType {
+	switch m.Type() {
+	case 0:
+		return TypeFile
+	case fs.ModeDir:
+		return TypeDir
+	case fs.ModeSymlink:
+		return TypeSymlink
+	case fs.ModeNamedPipe:
+		return TypeFifo
+	case fs.ModeSocket:
+		return TypeSocket
+	case fs.ModeDevice | fs.ModeCharDevice:
+		return TypeChar
+	case fs.ModeDevice:
+		return TypeBlock
+	}
+	return FileType(m.Type().String())
+}
+
 // Severity is how much a finding matters.
 type Severity string
 

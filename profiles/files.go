@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/caisson-dev/caisson/gates"
+	gatefiles "github.com/caisson-dev/caisson/gates/files"
 )
 
 //go:embed builtin/*.yaml
@@ -256,9 +257,11 @@ func loadBuiltin(name string) (*document, error) {
 		return nil, err
 	}
 	if d.name = name; name == "default" {
-		// These two lists belong to the gate, which is useful without profiles, too.
+		// These lists belong to the gates, which are useful without profiles, too.
 		d.values["protected"] = value{v: gates.DefaultProtected()}
 		d.values["gates.paths.watched"] = value{v: gates.DefaultWatched()}
+		d.values["gates.exec.interpreters"] = value{v: gatefiles.DefaultInterpreters()}
+		d.values["gates.size.allowed"] = value{v: globsOf(gatefiles.DefaultBinaries())}
 	}
 	for path, v := range d.values {
 		v.origin, v.lines = source, nil

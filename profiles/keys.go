@@ -48,7 +48,7 @@ var keys = sync.OnceValue(func() []key {
 		{path: "user", flag: "user", short: "u", about: "uid[:gid] of the command, inside",
 			kind: fixed(func(p *Profile) *string { return &p.User }, userSpec)},
 	}
-	return slices.Concat(table, networkKeys(), limitKeys(), controlKeys(), insideKeys(), changeKeys(), commandKeys(), featureKeys())
+	return slices.Concat(table, networkKeys(), limitKeys(), controlKeys(), insideKeys(), changeKeys(), commandKeys(), gateKeys(), featureKeys())
 })
 
 func limitKeys() []key {
@@ -112,23 +112,7 @@ func insideKeys() []key {
 
 // changeKeys say what may happen to a change.
 func changeKeys() []key {
-	severity := func(field func(p *Profile) *gates.Severity) kind {
-		return word(field, gates.SeverityBlock, gates.SeverityWarn, gates.SeverityInfo, gates.SeverityOff)
-	}
 	return []key{
-		{path: "gates.paths.mode", about: "what findings of the gate paths do to a change",
-			kind: word(func(p *Profile) *gates.Mode { return &p.Gates.Paths.Mode },
-				gates.ModeMandatory, gates.ModeBlock, gates.ModeWarn, gates.ModeOff)},
-		{path: "gates.paths.setuid", about: "new setuid and setgid bits",
-			kind: severity(func(p *Profile) *gates.Severity { return &p.Gates.Paths.Setuid })},
-		{path: "gates.paths.devices", about: "device nodes",
-			kind: severity(func(p *Profile) *gates.Severity { return &p.Gates.Paths.Devices })},
-		{path: "gates.paths.links", about: "symbolic links that leave the workspace",
-			kind: severity(func(p *Profile) *gates.Severity { return &p.Gates.Paths.Links })},
-		{path: "gates.paths.executables", about: "new executable files",
-			kind: severity(func(p *Profile) *gates.Severity { return &p.Gates.Paths.Executables })},
-		{path: "gates.paths.watched", about: "globs that are reported but not refused",
-			kind: growing(func(p *Profile) *[]string { return &p.Gates.Paths.Watched }, workspaceGlob)},
 		{path: "protected", about: "globs that are never promoted without an explicit word",
 			kind: growing(func(p *Profile) *[]string { return &p.Protected }, workspaceGlob)},
 		{path: "promote", flag: "promote", about: "what happens to an accepted change",

@@ -136,28 +136,12 @@ type HostRoot struct {
 	Etc   []string `json:"etc"` // below /etc; globs
 }
 
-// Gates configures the gates.
-type Gates struct {
-	Paths   PathsGate   `json:"paths"`
-	Command CommandGate `json:"command"`
-}
-
 // CommandGate configures the gate "command", which judges steps before they begin.
 type CommandGate struct {
 	Mode  gates.Mode `json:"mode"`
 	List  string     `json:"list"`   // "block", "allow"
 	Allow []string   `json:"allow"`  // for list allow: exact command words, after resolution
 	OnAsk string     `json:"on_ask"` // "refuse", "allow"
-}
-
-// PathsGate configures the gate "paths".
-type PathsGate struct {
-	Mode        gates.Mode     `json:"mode"`
-	Setuid      gates.Severity `json:"setuid"`
-	Devices     gates.Severity `json:"devices"`
-	Links       gates.Severity `json:"links"` // that leave the workspace
-	Executables gates.Severity `json:"executables"`
-	Watched     []string       `json:"watched"` // globs that are reported but not refused
 }
 
 // Effective is the policy that holds for a task, and where each value comes from.
@@ -167,13 +151,4 @@ type Effective struct {
 	// "/etc/caisson/profiles/x.yaml:12", "flag --memory" or "env CAISSON_MEMORY".
 	Origins map[string]string `json:"origins"`
 	Digest  string            `json:"digest"` // "sha256:…" over the canonical JSON of the values alone
-}
-
-// PathsConfig returns the configuration of the gate "paths"; allow holds the globs of --allow-protected.
-func (p *Profile) PathsConfig(allow []string) gates.PathsConfig {
-	g := p.Gates.Paths
-	return gates.PathsConfig{
-		Mode: g.Mode, Protected: p.Protected, Watched: g.Watched, AllowProtected: allow,
-		Setuid: g.Setuid, Devices: g.Devices, Links: g.Links, Executables: g.Executables,
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/seccomp"
 	"github.com/caisson-dev/caisson/profiles"
@@ -255,44 +253,6 @@ func (s *Supervisor) describe(t *task) (*isolation.Spec, error) {
 	}
 	spec, err := t.spec(root, list)
 	return spec, typed(err, "describing the sandbox")
-}
-
-// judged is a change and where it can be looked at.
-type judged struct {
-	layers snapshot.Layers
-	at     string // as OpenFile takes it
-	change *snapshot.Change
-}
-
-// judge runs the gates on a change.
-func judge(ctx context.Context, p *profiles.Effective, x *judged, allow []string) ([]gates.Verdict, error) {
-	config := p.PathsConfig(allow)
-	gate, err := gates.Paths(config)
-	if err != nil {
-		return nil, refuse(CodeConfiguration, "correct the globs", "%v", err)
-	}
-	root, err := os.OpenRoot(x.layers.Info().Workspace)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = root.Close() }()
-	c := x.change
-	change := &gates.Change{
-		Entries: make([]gates.Entry, len(c.Entries)), Digest: c.Digest,
-		Open: func(path string) (io.ReadCloser, error) { return x.layers.OpenFile(x.at, path) },
-		Readlink: func(path string) (string, bool) {
-			target, err := root.Readlink(path)
-			return target, err == nil
-		},
-	}
-	for i, e := range c.Entries {
-		change.Entries[i] = gates.Entry{
-			Path: e.Path, Kind: gates.Kind(e.Kind), Type: gates.FileType(e.Type), OldType: gates.FileType(e.OldType),
-			Mode: e.Mode, OldMode: e.OldMode, Size: e.Size, OldSize: e.OldSize, Link: e.Link, OldLink: e.OldLink,
-			Binary: e.Binary, Xattrs: e.Xattrs,
-		}
-	}
-	return gates.Run(ctx, []gates.Configured{{Gate: gate, Mode: config.Mode}}, change), nil
 }
 
 func summary(c *snapshot.Change) *ChangeSummary {

@@ -101,7 +101,7 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 // validate runs the gates on a sealed state, and stores with it what they say.
 func (x *session) validate(ctx context.Context, p *profiles.Effective, state *judged, allow []string) ([]gates.Verdict, error) {
 	start := time.Now()
-	verdicts, err := judge(ctx, p, state, allow)
+	verdicts, err := x.ask(ctx, p, state, allow)
 	if err != nil {
 		return nil, err
 	}

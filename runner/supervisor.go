@@ -16,6 +16,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/quota/disk"
@@ -79,6 +80,8 @@ type Supervisor struct {
 	coming   map[string]*task    // that make a session, by feature
 	timings  []Timing            // to be recorded
 	found    GCReport            // what New cleaned up
+
+	verdicts gates.MemoryCache // what gates said of trees that may come again
 }
 
 // New opens the state directory and finishes what a dead supervisor left: no process, cgroup or half-made directory of

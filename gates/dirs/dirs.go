@@ -101,7 +101,7 @@ func list(ctx context.Context, root *os.Root) (map[string]entry, error) {
 			if e.info, err = root.Lstat(p); err != nil {
 				return nil, err
 			}
-			if e.kind = typeOf(e.info.Mode()); e.kind == gates.TypeSymlink {
+			if e.kind = gates.TypeOf(e.info.Mode()); e.kind == gates.TypeSymlink {
 				if e.link, err = root.Readlink(p); err != nil {
 					return nil, err
 				}
@@ -124,26 +124,6 @@ func readDir(root *os.Root, dir string) ([]string, error) {
 	}
 	defer f.Close()
 	return f.Readdirnames(-1)
-}
-
-func typeOf(m fs.FileMode) gates.FileType {
-	switch m.Type() {
-	case 0:
-		return gates.TypeFile
-	case fs.ModeDir:
-		return gates.TypeDir
-	case fs.ModeSymlink:
-		return gates.TypeSymlink
-	case fs.ModeNamedPipe:
-		return gates.TypeFifo
-	case fs.ModeSocket:
-		return gates.TypeSocket
-	case fs.ModeDevice | fs.ModeCharDevice:
-		return gates.TypeChar
-	case fs.ModeDevice:
-		return gates.TypeBlock
-	}
-	return gates.FileType(m.Type().String())
 }
 
 // opener opens what list saw: a file that is another one by now is refused.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -22,7 +21,7 @@ type ExecConfig struct {
 	Shebangs    gates.Severity `json:"shebangs,omitempty"`    // scripts for an interpreter that is not in the list; "": block
 	// Allowed are globs of what may become executable or be a program. Setuid and shebangs hold there, too.
 	Allowed []string `json:"allowed,omitempty"`
-	// Interpreters are names, looked for in /bin, /usr/bin and /usr/local/bin, or whole paths. Empty means
+	// Interpreters are names, looked for in /bin, /usr/bin and /usr/local/bin, or whole paths; nil:
 	// DefaultInterpreters. A version may follow a name: python3.12.
 	Interpreters []string `json:"interpreters,omitempty"`
 }
@@ -51,7 +50,7 @@ func Exec(c ExecConfig) (gates.Gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(c.Interpreters) == 0 {
+	if c.Interpreters == nil {
 		c.Interpreters = DefaultInterpreters()
 	}
 	lists, err := globs("exec", c.Allowed)
@@ -134,8 +133,6 @@ func shebangLine(head []byte) (string, bool) {
 	return strings.Trim(string(line), " \t"), true
 }
 
-var version = regexp.MustCompile(`^[0-9]+(\.[0-9]+)*$`)
-
 // known says whether a shebang starts an interpreter of the list. A carriage return, or any other control character, is part
 // of the name for the kernel: then it is another one.
 func (l *execLook) known(line string) bool {
@@ -153,7 +150,7 @@ func (l *execLook) known(line string) bool {
 	}
 	return slices.ContainsFunc(l.Interpreters, func(known string) bool {
 		v, ok := strings.CutPrefix(name, known)
-		return ok && (v == "" || version.MatchString(v))
+		return ok && strings.Trim(v, "0123456789.") == "" && !strings.HasPrefix(v, ".")
 	})
 }
 

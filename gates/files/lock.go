@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -31,27 +30,27 @@ const lockVersion = 1
 
 // ecosystem is a kind of manifest with the files that lock what it asks for.
 type ecosystem struct {
-	name     string
-	manifest *regexp.Regexp // of the file's name
-	locks    []string
-	above    bool   // the lock file may lie in a directory above: workspaces
-	remedy   string // the command that writes the lock file
-	keys     []string
-	text     func(data []byte) []string // of a manifest that is no document: its lines about dependencies
+	name      string
+	manifests []string // names of files
+	locks     []string
+	above     bool   // the lock file may lie in a directory above: workspaces
+	remedy    string // the command that writes the lock file
+	keys      []string
+	text      func(data []byte) []string // of a manifest that is no document: its lines about dependencies
 }
 
 var ecosystems = []ecosystem{
-	{name: "Go", manifest: regexp.MustCompile(`^go\.mod$`), locks: []string{"go.sum"}, remedy: "go mod tidy", text: goRequirements},
-	{name: "npm", manifest: regexp.MustCompile(`^package\.json$`), above: true, remedy: "npm install --package-lock-only, or what your package manager has for it",
+	{name: "Go", manifests: []string{"go.mod"}, locks: []string{"go.sum"}, remedy: "go mod tidy", text: goRequirements},
+	{name: "npm", manifests: []string{"package.json"}, above: true, remedy: "npm install --package-lock-only, or what your package manager has for it",
 		locks: []string{"package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml", "bun.lock", "bun.lockb"},
 		keys:  []string{"dependencies", "devDependencies", "optionalDependencies", "peerDependencies", "bundleDependencies", "overrides", "resolutions", "pnpm.overrides"}},
-	{name: "Cargo", manifest: regexp.MustCompile(`^Cargo\.toml$`), above: true, remedy: "cargo update --workspace", locks: []string{"Cargo.lock"},
+	{name: "Cargo", manifests: []string{"Cargo.toml"}, above: true, remedy: "cargo update --workspace", locks: []string{"Cargo.lock"},
 		keys: []string{"dependencies", "dev-dependencies", "build-dependencies", "target.*.dependencies", "target.*.dev-dependencies", "target.*.build-dependencies", "workspace.dependencies", "patch", "replace"}},
-	{name: "Python", manifest: regexp.MustCompile(`^pyproject\.toml$`), above: true, remedy: "uv lock, poetry lock or pdm lock", locks: []string{"uv.lock", "poetry.lock", "pdm.lock", "pylock.toml"},
+	{name: "Python", manifests: []string{"pyproject.toml"}, above: true, remedy: "uv lock, poetry lock or pdm lock", locks: []string{"uv.lock", "poetry.lock", "pdm.lock", "pylock.toml"},
 		keys: []string{"project.dependencies", "project.optional-dependencies", "dependency-groups", "tool.poetry.dependencies", "tool.poetry.dev-dependencies", "tool.poetry.group", "tool.uv.dev-dependencies", "tool.uv.sources", "tool.uv.override-dependencies", "tool.pdm.dev-dependencies"}},
-	{name: "Pipenv", manifest: regexp.MustCompile(`^Pipfile$`), remedy: "pipenv lock", locks: []string{"Pipfile.lock"}, text: meaningfulLines},
-	{name: "Bundler", manifest: regexp.MustCompile(`^(Gemfile|gems\.rb)$`), remedy: "bundle lock", locks: []string{"Gemfile.lock", "gems.locked"}, text: meaningfulLines},
-	{name: "Composer", manifest: regexp.MustCompile(`^composer\.json$`), remedy: "composer update --lock", locks: []string{"composer.lock"},
+	{name: "Pipenv", manifests: []string{"Pipfile"}, remedy: "pipenv lock", locks: []string{"Pipfile.lock"}, text: meaningfulLines},
+	{name: "Bundler", manifests: []string{"Gemfile", "gems.rb"}, remedy: "bundle lock", locks: []string{"Gemfile.lock", "gems.locked"}, text: meaningfulLines},
+	{name: "Composer", manifests: []string{"composer.json"}, remedy: "composer update --lock", locks: []string{"composer.lock"},
 		keys: []string{"require", "require-dev", "replace", "conflict", "provide", "repositories"}},
 }
 
@@ -96,7 +95,7 @@ func (l *lockLook) ecosystem(k *ecosystem) error {
 		if slices.Contains(k.locks, name) && e.Kind != gates.KindMode {
 			locks = append(locks, e)
 		}
-		if k.manifest.MatchString(name) {
+		if slices.Contains(k.manifests, name) {
 			if err := l.manifest(k, e, touched); err != nil {
 				return err
 			}

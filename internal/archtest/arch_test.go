@@ -26,7 +26,7 @@ var ours = rules{
 		"gates/secrets": {"gates"},
 		"gates/command": {"gates"},
 		"images":        nil,
-		"profiles":      {"gates", "isolation", "isolation/egress", "quota"}, // types and validation only
+		"profiles":      {"gates", "gates/builtin", "gates/files", "gates/secrets", "isolation", "isolation/egress", "quota"}, // types and validation only
 
 		"isolation":         {"quota"}, // plain types only
 		"isolation/seccomp": nil,
@@ -40,7 +40,7 @@ var ours = rules{
 		"quota/disk": {"quota"},
 
 		// Only runner knows the order; its helpers know one thing each.
-		"runner": {"gates", "gates/command", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
+		"runner": {"gates", "gates/builtin", "gates/command", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
 			"runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
 			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/uplink", "runner/watch"},
 		"runner/flock":       nil,
