@@ -67,7 +67,7 @@ func (s *Supervisor) copyOut(ctx context.Context, from CopyPath, to string) erro
 		if rest != "." {
 			f, err := x.layers.OpenFile(at, rest)
 			if err == nil {
-				return errors.Join(writeFile(to, f), f.Close())
+				return errors.Join(writeFile(ctx, to, f), f.Close())
 			}
 		}
 		if at == snapshot.Current {
@@ -98,7 +98,7 @@ func landing(to, rest string) (string, error) {
 }
 
 // writeFile puts a file in the place of what is there, and writes through nothing.
-func writeFile(to string, from *os.File) error {
+func writeFile(ctx context.Context, to string, from *os.File) error {
 	info, err := from.Stat()
 	if err != nil {
 		return err
@@ -108,18 +108,17 @@ func writeFile(to string, from *os.File) error {
 		return err
 	}
 	defer func() { _ = dir.Close() }()
-	return replaceFile(dir, filepath.Base(to), from, info.Mode().Perm())
+	return replaceFile(ctx, dir, filepath.Base(to), from, info.Mode().Perm())
 }
 
 // replaceFile writes a file under a name of its own and gives it its name when it is whole.
-func replaceFile(dir *os.Root, name string, from io.Reader, mode fs.FileMode) error {
+func replaceFile(ctx context.Context, dir *os.Root, name string, from io.Reader, mode fs.FileMode) error {
 	tmp := path.Join(path.Dir(name), fmt.Sprintf(".caisson-%x", rand.Uint64()))
 	f, err := dir.OpenFile(tmp, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, from)
-	if err = errors.Join(err, f.Close()); err == nil {
+	if err = errors.Join(copySparse(ctx, f, from), f.Close()); err == nil {
 		err = dir.Rename(tmp, name)
 	}
 	if err != nil {
@@ -148,7 +147,7 @@ func (x *session) unpackTo(ctx context.Context, at, rest, to string) error {
 		_, err := x.layers.Export(ctx, at, w, snapshot.ExportOptions{Full: true})
 		done <- errors.Join(err, w.CloseWithError(err))
 	}()
-	n, err := unpack(root, tar.NewReader(r), rest)
+	n, err := unpack(ctx, root, tar.NewReader(r), rest)
 	if err == nil {
 		_, err = io.Copy(io.Discard, r) // it may have found early what was asked for
 	}
@@ -166,7 +165,8 @@ func (x *session) unpackTo(ctx context.Context, at, rest, to string) error {
 }
 
 // unpack writes what lies below a directory of an archive; nothing leaves root, whatever links there are.
-func unpack(root *os.Root, archive *tar.Reader, dir string) (n int, err error) {
+func unpack(ctx context.Context, root *os.Root, archive *tar.Reader, dir string) (n int, err error) {
+	p := unpacker{ctx, root, archive, dir}
 	for {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -190,13 +190,22 @@ func unpack(root *os.Root, archive *tar.Reader, dir string) (n int, err error) {
 			name = rest
 		}
 		n++
-		if err := unpackOne(root, archive, h, name, dir); err != nil {
+		if err := p.one(h, name); err != nil {
 			return n, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 }
 
-func unpackOne(root *os.Root, archive io.Reader, h *tar.Header, name, dir string) error {
+// unpacker writes what of an archive lies below dir.
+type unpacker struct {
+	ctx     context.Context
+	root    *os.Root
+	archive io.Reader
+	dir     string
+}
+
+func (p *unpacker) one(h *tar.Header, name string) error {
+	root, dir := p.root, p.dir
 	if name == "." {
 		return nil
 	}
@@ -210,7 +219,7 @@ func unpackOne(root *os.Root, archive io.Reader, h *tar.Header, name, dir string
 			return err
 		}
 	case tar.TypeReg:
-		return replaceFile(root, name, archive, mode)
+		return replaceFile(p.ctx, root, name, p.archive, mode)
 	case tar.TypeSymlink:
 		if info, err := root.Lstat(name); err == nil && !info.IsDir() {
 			if err := root.Remove(name); err != nil {
