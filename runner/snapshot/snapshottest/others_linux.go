@@ -280,18 +280,21 @@ func plantedMarks(w *world) {
 	g.wantView(v, "forked")
 	_, err = f.promote(nil)
 	must(w, err)
-	unmarked := func(path string) {
-		list := make([]byte, 4096)
-		n, err := unix.Llistxattr(w.ws+"/"+path, list)
-		if err != nil && !errors.Is(err, unix.ENOTSUP) || bytes.Contains(list[:max(n, 0)], []byte("overlay")) {
-			w.Errorf("%s in the workspace: %q %v", path, list[:max(n, 0)], err)
-		}
-	}
 	for path := range planted {
-		unmarked(path)
+		w.unmarked(path)
 	}
 	if names, err := os.ReadDir(w.ws + "/made"); err != nil || len(names) > 0 {
 		w.Errorf("in the workspace: %v %v", names, err)
+	}
+}
+
+// unmarked makes sure that a path of the workspace has no overlay's marks.
+func (w *world) unmarked(path string) {
+	w.Helper()
+	list := make([]byte, 4096)
+	n, err := unix.Llistxattr(w.ws+"/"+path, list)
+	if err != nil && !errors.Is(err, unix.ENOTSUP) || bytes.Contains(list[:max(n, 0)], []byte("overlay")) {
+		w.Errorf("%s in the workspace: %q %v", path, list[:max(n, 0)], err)
 	}
 }
 
