@@ -100,7 +100,7 @@ func (x *session) retain(ctx context.Context, r *GCReport) error {
 	if err != nil {
 		return err
 	}
-	drop, err := x.doomed(ctx, rule, r)
+	drop, kept, err := x.doomed(ctx, rule, r)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (x *session) retain(ctx context.Context, r *GCReport) error {
 	if r.DryRun || len(drop) == 0 {
 		return nil
 	}
-	if err := x.putAside(ctx, rule, drop); err != nil {
+	if err := errors.Join(x.putAside(ctx, rule, drop), x.flatten(ctx, kept)); err != nil {
 		return err
 	}
 	ids := make([]string, len(drop))
@@ -131,11 +131,11 @@ func (x *session) prune(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	drop, err := x.doomed(ctx, rule, &GCReport{})
+	drop, kept, err := x.doomed(ctx, rule, &GCReport{})
 	if err != nil || len(drop) == 0 {
 		return err
 	}
-	if err := x.putAside(ctx, rule, drop); err != nil { // takes its time
+	if err := errors.Join(x.putAside(ctx, rule, drop), x.flatten(ctx, kept)); err != nil { // takes its time
 		return err
 	}
 	x.changing.Lock()
@@ -143,11 +143,23 @@ func (x *session) prune(ctx context.Context) error {
 	return x.retain(ctx, &GCReport{})
 }
 
-// doomed are the checkpoints that the rules do not keep, oldest first. Damaged ones are named in r.
-func (x *session) doomed(ctx context.Context, rule *profiles.Retention, r *GCReport) (drop []CheckpointRecord, err error) {
+// flatten makes one layer of many when few checkpoints stay: what was written again and again in layers that no checkpoint ends
+// with would not get free otherwise.
+func (x *session) flatten(ctx context.Context, kept int) error {
+	const few, shallow = 3, 6
+	if depth := x.layers.Info().Depth; depth < shallow || depth < few*kept {
+		return nil
+	}
+	_, err := x.layers.Squash(ctx, true)
+	return err
+}
+
+// doomed are the checkpoints that the rules do not keep, oldest first, and how many others there are, without aliases. Damaged
+// ones are named in r.
+func (x *session) doomed(ctx context.Context, rule *profiles.Retention, r *GCReport) (drop []CheckpointRecord, kept int, err error) {
 	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	keep := snapshot.Keep{Count: int(rule.Count), Age: time.Duration(rule.Age)}
 	if rule.Bytes != nil {
@@ -156,7 +168,7 @@ func (x *session) doomed(ctx context.Context, rule *profiles.Retention, r *GCRep
 	head := x.layers.Info().Head
 	goesOn, err := x.goesOnAt(ctx, rows)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	var all []snapshot.Candidate
 	known := map[string]CheckpointRecord{}
@@ -174,8 +186,14 @@ func (x *session) doomed(ctx context.Context, rule *profiles.Retention, r *GCRep
 	}
 	for _, id := range snapshot.Retain(keep, all, time.Now()) {
 		drop = append(drop, known[id])
+		delete(known, id)
 	}
-	return drop, nil
+	for _, c := range known {
+		if c.AliasOf == "" {
+			kept++
+		}
+	}
+	return drop, kept, nil
 }
 
 // goesOnAt are the checkpoints that tasks would go on at if they were resumed, the newest task and those that run: the state
