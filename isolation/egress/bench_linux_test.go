@@ -196,7 +196,28 @@ func ways(b *testing.B, ports ...int) []way {
 	if w, ok := through(b, "10.0.2.2", "slirp4netns", "--configure", "--mtu=65520", "--netns-type=path", "NETNS", "tap0"); ok {
 		list = append(list, w)
 	}
+	if w, ok := throughPasta(b); ok {
+		list = append(list, w)
+	}
 	return list
+}
+
+// throughPasta makes a namespace for each run; the client measures itself. The host's loopback is where the host's own
+// gateway is.
+func throughPasta(b *testing.B) (way, bool) {
+	route, err := exec.Command("ip", "-4", "-o", "route", "show", "default").Output()
+	fields := strings.Fields(string(route))
+	path, lerr := exec.LookPath("pasta")
+	if err = errors.Join(err, lerr); err != nil || len(fields) < 3 || fields[1] != "via" {
+		b.Logf("without pasta: %v; route %q", err, route)
+		return way{}, false
+	}
+	return way{"pasta", func(c *exec.Cmd) error {
+		args := []string{"--runas", "0", "--quiet", "--config-net", "-4", "-t", "none", "-u", "none", "-T", "none", "-U", "none", "--"}
+		in := exec.Command(path, append(args, c.Args...)...)
+		in.Env, in.Stdout, in.WaitDelay = c.Env, c.Stdout, 10*time.Second
+		return in.Run()
+	}, func(port int) string { return net.JoinHostPort(fields[2], strconv.Itoa(port)) }}, true
 }
 
 func throughGateway(b *testing.B, ports []int) way {
@@ -286,7 +307,11 @@ func BenchmarkWays(b *testing.B) {
 	}{{"up", port, 1}, {"up", port, 8}, {"down", port, 1}, {"down", port, 8}, {"connect", port, 1}, {"http", webPort, 1}, {"http", webPort, 8}} {
 		for _, w := range list {
 			b.Run(fmt.Sprintf("%s/%d/%s", k.kind, k.parallel, w.name), func(b *testing.B) {
-				c := exec.Command("/proc/self/exe", k.kind, w.host(k.port), strconv.Itoa(k.parallel), strconv.Itoa(max(b.N, k.parallel)))
+				exe, err := os.Executable()
+				if err != nil {
+					b.Fatal(err)
+				}
+				c := exec.Command(exe, k.kind, w.host(k.port), strconv.Itoa(k.parallel), strconv.Itoa(max(b.N, k.parallel)))
 				c.Env = append(os.Environ(), clientEnv+"=1")
 				c.Stderr = os.Stderr
 				var out strings.Builder
