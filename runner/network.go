@@ -101,14 +101,11 @@ func (x *session) newUplink() *uplink.Uplink {
 
 // goOnline makes the network that some step needs, and shows the ports, before anything runs: what cannot be had is refused.
 func (t *task) goOnline(ctx context.Context) error {
-	for _, r := range t.rules {
-		if r.Mode() == egress.ModeNone && !r.Learns() {
-			continue
-		}
+	needed := func(r *egress.Rule) bool { return r.Mode() != egress.ModeNone }
+	if t.req.Learn != "" || slices.ContainsFunc(t.rules, needed) { // who learns sees also what no rule lets through
 		if err := t.up.Open(ctx); err != nil {
 			return err
 		}
-		break
 	}
 	for _, p := range t.req.Publish {
 		at, stop, err := t.up.Publish(ctx, p)

@@ -201,6 +201,9 @@ func entriesOf(u *uplink.Use) (list []string) {
 		switch {
 		case d.Verdict == egress.VerdictRefused:
 			list = append(list, d.Remedy)
+			if d.Remedy != "" && d.Protocol != "dns" && egress.CheckEntry(d.To) == nil && !strings.HasPrefix(d.To, egress.HostName) {
+				list = append(list, d.To) // the name, too, of a name whose address is refused
+			}
 		case strings.HasPrefix(d.To, egress.HostName+":"):
 			list = append(list, "host"+strings.TrimPrefix(d.To, egress.HostName))
 		default:
