@@ -102,7 +102,27 @@ func disk(c *invocation) {
 		slices.Contains([]string{"zpool", "btrfs", "nvme", "mdadm", "diskutil", "parted", "cryptsetup"}, c.name) && slices.Contains([]string{"list", "status", "filesystem", "subvolume", "info", "print", "-l"}, o.rest[0]) {
 		return
 	}
+	if !slices.Contains([]string{"zpool", "btrfs", "nvme", "mdadm", "diskutil", "cryptsetup", "pvremove", "vgremove", "lvremove"}, c.name) && c.onImage(o.rest) {
+		return
+	}
 	c.deny("disk", "it changes a disk or its partitions", "work on an image file in the workspace")
+}
+
+// mkfs judges what makes file systems.
+func mkfs(c *invocation) {
+	if o := parseOptions(c.args, "-t", "-L", "-b", "-m", "-O", "-E", "-U", "--type"); !c.onImage(o.rest) {
+		c.deny("format", "it makes a new file system over what is there", "work on an image file in the workspace")
+	}
+}
+
+// onImage reports whether the first operand is a file of the workspace, or of /tmp.
+func (c *invocation) onImage(operands []string) bool {
+	p := first(operands)
+	if !strings.ContainsAny(p, "./") || hasUnknown(p) {
+		return false
+	}
+	w := c.a.where(p)
+	return w == inWorkspace || w == inTmp
 }
 
 func dd(c *invocation) {

@@ -33,6 +33,9 @@ var editors = map[string]bool{}
 
 // shellRule judges a shell that is given something to run.
 func shellRule(c *invocation) {
+	if slices.Contains([]string{"--version", "--help"}, first(c.args)) {
+		return
+	}
 	i := 0
 	for ; i < len(c.args); i++ {
 		arg := c.args[i]

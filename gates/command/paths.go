@@ -122,6 +122,9 @@ func below(p, dir string) bool {
 
 // secretPath reports whether a path holds credentials.
 func secretPath(p, home string) bool {
+	if strings.HasSuffix(p, ".pub") { // the half of a key that others may have
+		return false
+	}
 	rel := p
 	for _, h := range []string{home, "/root"} {
 		if r, ok := strings.CutPrefix(p, h+"/"); ok {
@@ -144,9 +147,6 @@ func secretPath(p, home string) bool {
 		}
 	}
 	base := path.Base(p)
-	if strings.HasSuffix(base, ".pub") {
-		return false
-	}
 	return base == ".env" || strings.HasPrefix(base, ".env.") && base != ".env.example" || strings.HasPrefix(base, "id_rsa") || strings.HasPrefix(base, "id_ed25519") || strings.HasSuffix(base, ".pem") && strings.Contains(base, "key")
 }
 

@@ -258,6 +258,9 @@ func publishRule(c *invocation) {
 			c.ask("download-run", "it installs what lies at an address, without a registry between", "name a package and its version")
 		}
 	case "publish", "deploy", "upload", "push":
+		if slices.Contains(c.args, "--dry-run") {
+			return
+		}
 		c.ask("publish", "it publishes", "use --dry-run first")
 	}
 }
