@@ -8,9 +8,12 @@ import (
 	"iter"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/runner/live"
@@ -39,8 +42,23 @@ func (o *RollbackOptions) check() error {
 	case len(o.Paths) > 0 && len(o.Smart) > 0:
 		return refuse(CodeUsage, "choose one", "both globs and a list of violations were given")
 	}
+	for _, list := range [][]string{o.Paths, o.Smart} {
+		for _, p := range list {
+			if rest := ofWorkspace(p); rest == "." || !filepath.IsLocal(rest) {
+				return refuse(CodeUsage, "write them relative to the workspace", "%q names nothing in the workspace", p)
+			}
+		}
+	}
+	for _, glob := range o.Paths {
+		if !doublestar.ValidatePattern(ofWorkspace(glob)) {
+			return refuse(CodeUsage, "write a special character that is meant literally with \\ before it", "%q is no glob", glob)
+		}
+	}
 	return nil
 }
+
+// ofWorkspace is a path or glob relative to the workspace, however it was written.
+func ofWorkspace(p string) string { return strings.TrimPrefix(p, snapshot.WorkspaceTarget+"/") }
 
 func (x *session) rollback(ctx context.Context, o RollbackOptions) (*RollbackResult, error) {
 	start := time.Now()
@@ -130,12 +148,12 @@ func (x *session) differs(ctx context.Context, id string, o *RollbackOptions) (b
 
 // globs are the paths that are put back; nil means everything.
 func (o *RollbackOptions) globs() []string {
-	if o.Smart == nil {
-		return o.Paths
-	}
 	var globs []string
+	for _, glob := range o.Paths {
+		globs = append(globs, ofWorkspace(glob))
+	}
 	for _, p := range o.Smart {
-		globs = append(globs, literal(strings.TrimPrefix(path.Clean("/"+strings.TrimPrefix(p, snapshot.WorkspaceTarget+"/")), "/")))
+		globs = append(globs, literal(path.Clean(ofWorkspace(p))))
 	}
 	return globs
 }

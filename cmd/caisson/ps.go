@@ -26,7 +26,7 @@ func newPsCommand(a *app) *cobra.Command {
 		Short: "List features: those that run, or with -a all that are kept",
 		Long: `List features, newest first: those that are live, or with -a all that are kept. One in which several tasks run has a line
 for each of them.`,
-		Args:  cobra.NoArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runPs(cmd.Context(), a, o)
 		},

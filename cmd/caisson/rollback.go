@@ -41,6 +41,9 @@ violations names: a JSON list of paths, or of objects with a path, as the findin
 		Args:              atLeast(1, "a feature"),
 		ValidArgsFunction: a.completeFeatures(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("to") && o.To == "" { // a variable that was not set must not choose
+				return usage("--to needs a checkpoint")
+			}
 			if err := o.take(args[1:], cmd.Flags().Changed("paths")); err != nil {
 				return err
 			}
