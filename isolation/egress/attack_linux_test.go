@@ -136,6 +136,9 @@ func TestTunnelUnknown(t *testing.T) {
 	w.mu.Lock()
 	told := len(w.event)
 	w.mu.Unlock()
+	if e := w.want(VerdictRefused, strings.Repeat("x", 60)+".0.evil.test", "only addresses"); e.Remedy != "" {
+		t.Errorf("an entry would not have helped: %+v", e)
+	}
 	if d := w.g.Usage().Dropped; int64(told)+d != count || d == 0 || len(w.asked) > 0 {
 		t.Errorf("%d told, %d not, of %d; asked outside: %v", told, d, count, w.asked)
 	}

@@ -121,11 +121,15 @@ func (g *Gateway) question(q dnsmessage.Question, reply *dnsmessage.Message) dns
 		g.refusedName(text, Verdict{Rule: "syntax", Reason: err.Error()})
 		return dnsmessage.RCodeNameError
 	}
+	answerable := q.Class == dnsmessage.ClassINET && (q.Type == dnsmessage.TypeA || q.Type == dnsmessage.TypeAAAA)
 	if v := g.rule().resolves(name); !v.Allowed {
+		if !answerable { // a rule would not help, and who asks (apt, for SRV) goes on without
+			v = Verdict{Rule: "dns", Reason: "only addresses are answered"}
+		}
 		g.refusedName(name, v)
 		return dnsmessage.RCodeNameError
 	}
-	if q.Class != dnsmessage.ClassINET || q.Type != dnsmessage.TypeA && q.Type != dnsmessage.TypeAAAA {
+	if !answerable {
 		return dnsmessage.RCodeRefused
 	}
 	i, ok := g.names.add(name)
