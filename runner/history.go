@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -205,7 +204,12 @@ func (x *session) drop(ctx context.Context, ids []string) error {
 	if err := x.s.opt.Journal.DropCheckpoints(ctx, x.feature.ID, ids...); err != nil {
 		return err
 	}
-	return x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "drop", To: strings.Join(ids, " ")})
+	for _, id := range ids {
+		if err := x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "drop", To: id}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // collect frees what nobody needs any more.
