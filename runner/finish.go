@@ -50,8 +50,10 @@ func (t *task) finish(ctx context.Context, err error) error {
 		}
 	}
 	t.res.Disk = t.diskUsage()
-	if good, err := t.s.opt.Journal.LastGood(ctx, t.feature.ID); err == nil && len(t.res.Gates) > 0 {
-		t.res.LastGood = good.ID
+	if len(t.res.Gates) > 0 && !t.req.Remove {
+		if good, err := t.s.opt.Journal.LastGood(ctx, t.feature.ID); err == nil {
+			t.res.LastGood = good.ID
+		}
 	}
 	t.res.State = endOf(t.res.Verdict)
 	t.res.Ended = time.Now()

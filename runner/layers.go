@@ -216,16 +216,27 @@ func (x *session) owner() snapshot.Owner {
 	return snapshot.Owner{UID: uid, GID: gid}
 }
 
+// makeUnit makes a new feature's disk unit, if it has one.
 func (x *session) makeUnit(ctx context.Context) error {
-	if x.feature.Mechanism == "" {
-		return nil
+	x.beginUnit(ctx)
+	return x.opening.Wait()
+}
+
+// beginUnit begins to make a new feature's disk unit, beside what else is done until it is needed: its file system is
+// mounted, for which the kernel waits for the host's disk. It is idempotent.
+func (x *session) beginUnit(ctx context.Context) {
+	if x.begun || x.feature.Mechanism == "" {
+		return
 	}
-	d, err := x.s.disks()
-	if err != nil {
+	x.begun = true
+	id, m, limits := x.feature.ID, disk.Mechanism(x.feature.Mechanism), x.limits()
+	x.opening.Go(func() error {
+		d, err := x.s.disks()
+		if err == nil {
+			x.unit, err = d.Create(ctx, id, m, limits)
+		}
 		return err
-	}
-	x.unit, err = d.Create(ctx, x.feature.ID, disk.Mechanism(x.feature.Mechanism), x.limits())
-	return err
+	})
 }
 
 func (x *session) limits() disk.Limits {

@@ -38,7 +38,7 @@ type session struct {
 	lock   *flock.Lock
 	told   func() // Options.Holding's
 	layers snapshot.Layers
-	unit   *disk.Unit
+	unit   *disk.Unit   // once opening is over
 	others []*disk.Unit // of features whose layers these ones lie on
 	group  *quota.Group
 	live   *live.Feature
@@ -189,6 +189,7 @@ func (x *session) sandbox() *live.Feature {
 // stop ends everything of the session that runs, and begins to take its cgroup away. It is idempotent.
 func (x *session) stop(ctx context.Context) (usage *quota.Usage, err error) {
 	x.leaveAlone()
+	_ = x.opening.Wait() // if it mattered, make has said so
 	x.changing.Lock()
 	defer x.changing.Unlock()
 	x.s.register(x, false)
@@ -225,6 +226,7 @@ func (x *session) close(ctx context.Context, discard bool) error {
 
 // shut closes the layers and the disk unit, once nobody uses them any more.
 func (x *session) shut(discard bool) error {
+	_ = x.opening.Wait() // if it mattered, make has said so
 	x.lifetime.Lock()
 	defer x.lifetime.Unlock()
 	var errs []error

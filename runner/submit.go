@@ -127,6 +127,9 @@ func (t *task) submit(ctx context.Context) (err error) {
 		t.policy, t.environ = t.req.Profile, environOf(t.req)
 		s.expect(t)
 	}
+	if t.owner && t.fresh && t.slot != nil {
+		t.beginUnit(ctx)
+	}
 	if t.resumed != nil {
 		err = t.again(ctx)
 	} else {
@@ -167,7 +170,7 @@ func (t *task) unsubmit(ctx context.Context) error {
 	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
-	return t.s.removeDir(ctx, t.s.featureDir(t.feature.ID))
+	return errors.Join(t.shut(true), t.s.removeDir(ctx, t.s.featureDir(t.feature.ID)))
 }
 
 // enlist writes the task into the journal. A made-up name that is taken is made up again.
