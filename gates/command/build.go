@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-func init() {
-	rules["make"], rules["gmake"], rules["cmake"], rules["tar"], rules["gtar"], rules["bsdtar"] = makeRule, makeRule, cmake, tarRule, tarRule, tarRule
-	rules["unzip"], rules["cpio"], rules["7z"], rules["sponge"], rules["patch"], rules["sort"] = unzip, unzip, unzip, tee, patch, patch
+func buildRules(t table) {
+	t["make"], t["gmake"], t["cmake"], t["tar"], t["gtar"], t["bsdtar"] = makeRule, makeRule, cmake, tarRule, tarRule, tarRule
+	t["unzip"], t["cpio"], t["7z"], t["sponge"], t["patch"], t["sort"] = unzip, unzip, unzip, tee, patch, patch
 }
 
 // makeRule judges make when it is told on its command line, or by what it reads, what to run.

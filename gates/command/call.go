@@ -140,7 +140,7 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 			return out
 		}
 	}
-	if rule, ok := rules[c.name]; ok {
+	if rule, ok := rules()[c.name]; ok {
 		rule(c)
 	}
 	if (slices.Contains(passing, c.name) || c.name == "cp" || c.name == "mv" || c.name == "ln") && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) }) {
@@ -169,15 +169,15 @@ func (a *analyzer) function(c *invocation, name string, in data) (out data, done
 	out = a.stmt(body, in)
 	a.params, a.calling = saved, a.calling[:len(a.calling)-1]
 	// It may not have been defined after all, or be passed over: then the program counts.
-	return out, rules[c.name] == nil
+	return out, rules()[c.name] == nil
 }
 
 // unversioned is a program's name without the version that distributions add: python3.11, perl5.36-x86.
 func unversioned(name string) string {
-	if rules[name] != nil {
+	if rules()[name] != nil {
 		return name
 	}
-	if short := strings.TrimRight(name, "0123456789.-"); short != "" && (rules[short] != nil) {
+	if short := strings.TrimRight(name, "0123456789.-"); short != "" && (rules()[short] != nil) {
 		return short
 	}
 	return name
@@ -195,7 +195,7 @@ func toolPath(file string) bool {
 		return true
 	}
 	_, wrapper := wrappers[name]
-	return (wrapper || rules[unversioned(name)] != nil) && slices.Contains([]string{"bin", "sbin", ".bin"}, path.Base(dir))
+	return (wrapper || rules()[unversioned(name)] != nil) && slices.Contains([]string{"bin", "sbin", ".bin"}, path.Base(dir))
 }
 
 // unresolved is a command whose name is not known.

@@ -8,10 +8,26 @@ import (
 	"sync"
 )
 
-// rules judge a command by its name.
-var rules = map[string]func(*invocation){}
+// table has the rules: what judges a command, by its name.
+type table map[string]func(*invocation)
 
-func init() {
+var (
+	tableOnce sync.Once
+	tableMade table
+)
+
+// rules is the table, which is made at its first use: most runs of a program need none of it.
+func rules() table {
+	tableOnce.Do(func() {
+		tableMade = table{}
+		for _, add := range []func(table){fileRules, buildRules, repositoryRules, interpreterRules, networkRules, systemRules, wrapperRules} {
+			add(tableMade)
+		}
+	})
+	return tableMade
+}
+
+func fileRules(t table) {
 	for name, rule := range map[string]func(*invocation){
 		"rm": rm, "rmdir": rm, "unlink": rm, "shred": shred, "srm": shred, "wipe": shred,
 		"dd": dd, "mv": mv, "cp": cp, "install": cp, "ln": ln, "tee": tee, "truncate": truncate, "chmod": chmod, "chown": chown, "chgrp": chown, "chattr": chattr, "chflags": chattr, "setfacl": chown,
@@ -19,7 +35,7 @@ func init() {
 		"wipefs": disk, "fdisk": disk, "sfdisk": disk, "cfdisk": disk, "gdisk": disk, "sgdisk": disk, "parted": disk, "blkdiscard": disk, "mkswap": disk, "hdparm": disk, "diskutil": disk,
 		"cryptsetup": disk, "pvremove": disk, "vgremove": disk, "lvremove": disk, "zpool": disk, "badblocks": disk, "nvme": disk, "mdadm": disk, "btrfs": disk, "newfs": disk,
 	} {
-		rules[name] = rule
+		t[name] = rule
 	}
 }
 

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-func init() {
-	rules["git"], rules["gh"], rules["glab"], rules["hg"], rules["svn"] = git, forge, forge, hg, hg
+func repositoryRules(t table) {
+	gitRules = gitCommands()
+	t["git"], t["gh"], t["glab"], t["hg"], t["svn"] = git, forge, forge, hg, hg
 }
 
 // gitKeys are settings with which git runs a command of somebody's choice.
@@ -71,96 +72,101 @@ func git(c *invocation) {
 
 const stash = "commit or `git stash` first"
 
-var gitRules = map[string]func(c *invocation, o options, args []string){
-	"push": gitPush, "checkout": gitCheckout, "config": gitConfig,
-	"reset": func(c *invocation, o options, _ []string) {
-		if o.has(0, "hard", "merge") {
-			c.deny("git-discard", "it throws away what was not committed", stash)
-		}
-	},
-	"clean": func(c *invocation, o options, _ []string) {
-		if o.has('f', "force") && o.has('n', "dry-run") {
-			c.ask("git-discard", "-n and -f together", "git clean -n")
-		} else if o.has('f', "force") {
-			c.deny("git-discard", "it removes files that git does not know", "look with git clean -n, then remove what is meant")
-		}
-	},
-	"restore": func(c *invocation, o options, _ []string) {
-		if !o.has('S', "staged") || o.has('W', "worktree") {
-			c.ask("git-discard", "it throws away what was not committed", stash)
-		}
-	},
-	"switch": func(c *invocation, o options, _ []string) {
-		if o.has('f', "force", "discard-changes") || o.has('C', "force-create") {
-			c.ask("git-discard", "it throws away what was not committed", stash)
-		}
-	},
-	"stash": func(c *invocation, o options, _ []string) {
-		if len(o.rest) > 0 && (o.rest[0] == "drop" || o.rest[0] == "clear") {
-			c.ask("git-discard", "it throws a stash away", "")
-		}
-	},
-	"branch": func(c *invocation, o options, _ []string) {
-		if o.short['D'] || o.has('f', "force") || o.has('d', "delete") && o.has('f', "force") {
-			c.ask("git-discard", "it removes or moves a branch, merged or not", "git branch -d")
-		}
-	},
-	"worktree": func(c *invocation, o options, _ []string) {
-		if len(o.rest) > 0 && o.rest[0] == "remove" && o.has('f', "force") {
-			c.ask("git-discard", "it removes a work tree with what was not committed", "")
-		}
-	},
-	"tag": func(c *invocation, o options, _ []string) {
-		if o.has('d', "delete") || o.has('f', "force") {
-			c.ask("git-discard", "it removes or moves a tag", "")
-		}
-	},
-	"filter-branch": gitRewrite, "filter-repo": gitRewrite, "replace": gitRewrite,
-	"reflog": func(c *invocation, o options, _ []string) {
-		if len(o.rest) > 0 && (o.rest[0] == "expire" || o.rest[0] == "delete") {
-			c.deny("git-history", "it removes the last way back to lost commits", "")
-		}
-	},
-	"gc": func(c *invocation, o options, _ []string) {
-		if v, ok := o.long["prune"]; ok && (v == "now" || v == "all") {
-			c.deny("git-history", "it removes the last way back to lost commits", "git gc")
-		}
-	},
-	"update-ref": func(c *invocation, o options, _ []string) {
-		c.ask("git-history", "it moves or removes a reference by hand", "")
-	},
-	"rm": func(c *invocation, o options, _ []string) {
-		if o.has('f', "force") || slices.Contains(o.rest, ".") || slices.Contains(o.rest, "*") {
-			c.ask("git-discard", "it removes files with what was not committed", "")
-		}
-	},
-	"rebase": func(c *invocation, _ options, args []string) {
-		o := parseOptions(args, "-x", "--exec")
-		if text := o.long["-x"] + o.long["exec"]; text != "" {
-			c.a.inShell(c, text)
-		}
-	},
-	"bisect": func(c *invocation, _ options, args []string) {
-		if len(args) > 1 && args[0] == "run" {
-			c.a.run(args[1:], c.in, c.env, c.from)
-		}
-	},
-	"submodule": func(c *invocation, o options, _ []string) {
-		if i := slices.Index(o.rest, "foreach"); i >= 0 && i+1 < len(o.rest) {
-			c.a.inShell(c, strings.Join(o.rest[i+1:], " "))
-		}
-		if slices.Contains(o.rest, "deinit") && o.has('f', "force") {
-			c.ask("git-discard", "it removes a submodule with what was not committed", "")
-		}
-	},
-	"clone": gitTemplate, "init": gitTemplate,
-	"grep": func(c *invocation, _ options, args []string) {
-		if slices.ContainsFunc(args, func(s string) bool { return strings.HasPrefix(s, "-O") && len(s) > 2 }) {
-			c.deny("git-exec", "git grep runs a command on what it finds", "leave -O out")
-		}
-	},
-	"difftool": gitTool, "mergetool": gitTool,
-	"send-email": func(c *invocation, _ options, _ []string) { c.ask("upload", "it sends mail", "") },
+var gitRules map[string]func(c *invocation, o options, args []string)
+
+// gitCommands are the rules of git's own commands.
+func gitCommands() map[string]func(c *invocation, o options, args []string) {
+	return map[string]func(c *invocation, o options, args []string){
+		"push": gitPush, "checkout": gitCheckout, "config": gitConfig,
+		"reset": func(c *invocation, o options, _ []string) {
+			if o.has(0, "hard", "merge") {
+				c.deny("git-discard", "it throws away what was not committed", stash)
+			}
+		},
+		"clean": func(c *invocation, o options, _ []string) {
+			if o.has('f', "force") && o.has('n', "dry-run") {
+				c.ask("git-discard", "-n and -f together", "git clean -n")
+			} else if o.has('f', "force") {
+				c.deny("git-discard", "it removes files that git does not know", "look with git clean -n, then remove what is meant")
+			}
+		},
+		"restore": func(c *invocation, o options, _ []string) {
+			if !o.has('S', "staged") || o.has('W', "worktree") {
+				c.ask("git-discard", "it throws away what was not committed", stash)
+			}
+		},
+		"switch": func(c *invocation, o options, _ []string) {
+			if o.has('f', "force", "discard-changes") || o.has('C', "force-create") {
+				c.ask("git-discard", "it throws away what was not committed", stash)
+			}
+		},
+		"stash": func(c *invocation, o options, _ []string) {
+			if len(o.rest) > 0 && (o.rest[0] == "drop" || o.rest[0] == "clear") {
+				c.ask("git-discard", "it throws a stash away", "")
+			}
+		},
+		"branch": func(c *invocation, o options, _ []string) {
+			if o.short['D'] || o.has('f', "force") || o.has('d', "delete") && o.has('f', "force") {
+				c.ask("git-discard", "it removes or moves a branch, merged or not", "git branch -d")
+			}
+		},
+		"worktree": func(c *invocation, o options, _ []string) {
+			if len(o.rest) > 0 && o.rest[0] == "remove" && o.has('f', "force") {
+				c.ask("git-discard", "it removes a work tree with what was not committed", "")
+			}
+		},
+		"tag": func(c *invocation, o options, _ []string) {
+			if o.has('d', "delete") || o.has('f', "force") {
+				c.ask("git-discard", "it removes or moves a tag", "")
+			}
+		},
+		"filter-branch": gitRewrite, "filter-repo": gitRewrite, "replace": gitRewrite,
+		"reflog": func(c *invocation, o options, _ []string) {
+			if len(o.rest) > 0 && (o.rest[0] == "expire" || o.rest[0] == "delete") {
+				c.deny("git-history", "it removes the last way back to lost commits", "")
+			}
+		},
+		"gc": func(c *invocation, o options, _ []string) {
+			if v, ok := o.long["prune"]; ok && (v == "now" || v == "all") {
+				c.deny("git-history", "it removes the last way back to lost commits", "git gc")
+			}
+		},
+		"update-ref": func(c *invocation, o options, _ []string) {
+			c.ask("git-history", "it moves or removes a reference by hand", "")
+		},
+		"rm": func(c *invocation, o options, _ []string) {
+			if o.has('f', "force") || slices.Contains(o.rest, ".") || slices.Contains(o.rest, "*") {
+				c.ask("git-discard", "it removes files with what was not committed", "")
+			}
+		},
+		"rebase": func(c *invocation, _ options, args []string) {
+			o := parseOptions(args, "-x", "--exec")
+			if text := o.long["-x"] + o.long["exec"]; text != "" {
+				c.a.inShell(c, text)
+			}
+		},
+		"bisect": func(c *invocation, _ options, args []string) {
+			if len(args) > 1 && args[0] == "run" {
+				c.a.run(args[1:], c.in, c.env, c.from)
+			}
+		},
+		"submodule": func(c *invocation, o options, _ []string) {
+			if i := slices.Index(o.rest, "foreach"); i >= 0 && i+1 < len(o.rest) {
+				c.a.inShell(c, strings.Join(o.rest[i+1:], " "))
+			}
+			if slices.Contains(o.rest, "deinit") && o.has('f', "force") {
+				c.ask("git-discard", "it removes a submodule with what was not committed", "")
+			}
+		},
+		"clone": gitTemplate, "init": gitTemplate,
+		"grep": func(c *invocation, _ options, args []string) {
+			if slices.ContainsFunc(args, func(s string) bool { return strings.HasPrefix(s, "-O") && len(s) > 2 }) {
+				c.deny("git-exec", "git grep runs a command on what it finds", "leave -O out")
+			}
+		},
+		"difftool": gitTool, "mergetool": gitTool,
+		"send-email": func(c *invocation, _ options, _ []string) { c.ask("upload", "it sends mail", "") },
+	}
 }
 
 // gitTemplate judges what makes a repository: hooks and settings may come with it.

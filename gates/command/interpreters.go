@@ -8,28 +8,23 @@ import (
 	"sync"
 )
 
-func init() {
+func interpreterRules(t table) {
 	for _, name := range shells {
-		rules[name] = shellRule
+		t[name] = shellRule
 	}
 	for name, flags := range map[string]string{"python": "c", "python2": "c", "python3": "c", "pypy": "c", "pypy3": "c", "perl": "eE", "ruby": "e", "node": "ep", "nodejs": "ep", "deno": "", "bun": "e",
 		"php": "r", "lua": "e", "luajit": "e", "tclsh": "", "osascript": "e", "rscript": "e", "r": "e", "julia": "e", "groovy": "e", "guile": "c", "ghc": "e", "elixir": "e", "erl": "", "raku": "e", "jshell": "", "irb": "", "ts-node": "e", "tsx": "e"} {
-		rules[name] = func(c *invocation) { interpreter(c, flags) }
+		t[name] = func(c *invocation) { interpreter(c, flags) }
 	}
 	for _, name := range []string{"awk", "gawk", "mawk", "nawk"} {
-		rules[name] = awk
+		t[name] = awk
 	}
 	for _, name := range []string{"vim", "vi", "nvim", "ex", "ed", "emacs", "less", "more", "man", "gdb", "lldb", "nmap", "zip", "ftp", "sqlite3", "nvi", "nano", "cpan"} {
-		editors[name] = true
-	}
-	for name := range editors {
-		if _, taken := rules[name]; !taken {
-			rules[name] = editor
+		if _, taken := t[name]; !taken {
+			t[name] = editor
 		}
 	}
 }
-
-var editors = map[string]bool{}
 
 // shellRule judges a shell that is given something to run.
 func shellRule(c *invocation) {

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-func init() {
+func networkRules(t table) {
 	for _, name := range []string{"curl", "wget", "wget2", "aria2c", "http", "https", "xh", "lwp-request", "fetch", "lynx", "links", "w3m"} {
-		rules[name] = download
+		t[name] = download
 	}
 	for _, name := range []string{"nc", "ncat", "netcat", "nc.openbsd", "nc.traditional", "socat", "telnet", "cryptcat", "pwncat", "openssl"} {
-		rules[name] = pipeTool
+		t[name] = pipeTool
 	}
 	for _, name := range []string{"ssh", "scp", "sftp", "ftp", "lftp", "tftp", "sshpass", "mosh", "autossh", "dig", "nslookup", "host", "drill", "ping", "whois", "mail", "sendmail", "mutt", "swaks", "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "tcpdump", "nmap", "masscan", "ssh-copy-id"} {
-		rules[name] = remote
+		t[name] = remote
 	}
 }
 

@@ -7,28 +7,28 @@ import (
 	"sync"
 )
 
-func init() {
+func systemRules(t table) {
 	for _, name := range []string{"date", "hwclock", "timedatectl"} {
-		rules[name] = clock
+		t[name] = clock
 	}
 	for _, name := range []string{"shift", "read", "mapfile", "readarray", "getopts", "wait", "printf"} {
-		rules[name] = setsVariables
+		t[name] = setsVariables
 	}
 	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
 		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
 		"dpkg-reconfigure", "update-rc.d", "chkconfig", "sysrc", "launchctl", "loginctl", "crontab", "at", "batch", "systemctl", "service", "rc-service", "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl", "history",
 		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "dmesg", "killall5", "defaults", "capsh"} {
-		rules[name] = admin
+		t[name] = admin
 	}
 	for _, name := range []string{"terraform", "tofu", "terragrunt", "pulumi", "kubectl", "oc", "helm", "aws", "gcloud", "gsutil", "az", "heroku", "flyctl", "fly", "doctl", "eksctl", "kops", "cdk", "sam", "serverless", "vercel", "netlify",
 		"docker", "podman", "nerdctl", "docker-compose", "crictl", "ctr", "vagrant", "virsh", "lxc", "multipass", "ansible", "ansible-playbook", "nomad", "consul", "vault", "etcdctl", "openstack", "linode-cli", "hcloud", "rclone", "s3cmd", "mc", "b2", "wrangler", "supabase", "firebase"} {
-		rules[name] = cloud
+		t[name] = cloud
 	}
 	for _, name := range []string{"psql", "mysql", "mariadb", "sqlcmd", "sqlplus", "mongo", "mongosh", "redis-cli", "valkey-cli", "cqlsh", "clickhouse-client", "dropdb", "dropuser", "mysqladmin", "bq", "influx", "duckdb", "cockroach", "usql", "pg_restore", "rails", "rake", "prisma", "npx", "php-artisan"} {
-		rules[name] = database
+		t[name] = database
 	}
 	for _, name := range []string{"cargo", "twine", "gem", "pip", "pip3", "mvn", "gradle", "dotnet", "nuget"} {
-		rules[name] = publishRule
+		t[name] = publishRule
 	}
 }
 

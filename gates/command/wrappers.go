@@ -128,13 +128,13 @@ func (a *analyzer) inShell(c *invocation, text string) data {
 	return data{}
 }
 
-func init() {
-	rules["xargs"], rules["parallel"], rules["find"], rules["fd"], rules["fdfind"] = xargs, parallel, findRule, fd, fd
-	rules["eval"], rules["source"], rules["."], rules["trap"], rules["alias"], rules["hash"], rules["cd"], rules["pushd"], rules["popd"] = evalRule, source1, source1, trap, aliasRule, aliasRule, cd, cd, cd
-	rules["bwrap"], rules["systemd-nspawn"] = insideRule, insideRule
-	rules["flock"], rules["script"], rules["su"], rules["expect"] = flockRule, scriptRule, su, expectRule
+func wrapperRules(t table) {
+	t["xargs"], t["parallel"], t["find"], t["fd"], t["fdfind"] = xargs, parallel, findRule, fd, fd
+	t["eval"], t["source"], t["."], t["trap"], t["alias"], t["hash"], t["cd"], t["pushd"], t["popd"] = evalRule, source1, source1, trap, aliasRule, aliasRule, cd, cd, cd
+	t["bwrap"], t["systemd-nspawn"] = insideRule, insideRule
+	t["flock"], t["script"], t["su"], t["expect"] = flockRule, scriptRule, su, expectRule
 	for _, name := range []string{"poetry", "pipenv", "uv", "bundle", "pdm", "rye", "hatch", "mise", "asdf", "direnv", "nix", "devbox", "npm", "pnpm", "yarn", "bun"} {
-		rules[name] = runner
+		t[name] = runner
 	}
 }
 
@@ -142,7 +142,7 @@ func init() {
 func insideRule(c *invocation) {
 	i := slices.IndexFunc(c.args, func(s string) bool {
 		_, wrapper := wrappers[path.Base(s)]
-		return wrapper || rules[unversioned(path.Base(s))] != nil
+		return wrapper || rules()[unversioned(path.Base(s))] != nil
 	})
 	if i >= 0 {
 		c.a.run(c.args[i:], c.in, c.env, c.from)

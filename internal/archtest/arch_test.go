@@ -110,6 +110,7 @@ var ours = rules{
 		{"files", "runner", "the supervisor's API: one file per thing that it does"},
 		{"files", "gates/command", "one table of rules: a file for each subject"},
 		{"files", "profiles", "one table of keys: a file for each part of it"},
+		{"function", "gates/command/git.go:gitCommands", "a table"},
 		{"function", "isolation/isolationtest/hostile/kernel.go:kernelCases", "a table"},
 		{"function", "isolation/isolationtest/hostile/processes.go:processCases", "a table"},
 		{"sleep", "isolation/isolationtest/program.go:tick", "the test's program is to be caught at work, slowly"},
