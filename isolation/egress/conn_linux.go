@@ -59,8 +59,8 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 	f, done := g.newFlow(t, e)
 	defer done()
 	if full := g.enter(f); full.Rule != "" {
+		g.refused(e, full) // before the client knows, who may end its step by it
 		r.Complete(true)
-		g.refused(e, full)
 		return
 	}
 	defer g.leave(f)
@@ -71,8 +71,8 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 		v = rule.decide(t)
 	}
 	if f.rule = v.Rule; !v.Allowed {
+		g.refused(f.event, v)
 		r.Complete(true)
-		g.refused(e, v)
 		return
 	}
 	if rule.speaksTLS(t) {

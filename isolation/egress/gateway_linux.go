@@ -323,7 +323,9 @@ func (g *Gateway) Close() error {
 // refused tells of a refusal.
 func (g *Gateway) refused(e Event, v Verdict) {
 	e.Verdict, e.Rule, e.Reason, e.Remedy = VerdictRefused, v.Rule, v.Reason, v.Remedy
-	e.Step = g.current.Load().step
+	if e.Step == 0 {
+		e.Step = g.current.Load().step
+	}
 	if !g.events.Allow() { // of refusals; what was let through is always told
 		g.dropped.Add(1)
 		return
