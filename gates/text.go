@@ -23,9 +23,10 @@ func WriteText(w io.Writer, vs []Verdict) error {
 			b.WriteString(" (warns only)")
 		}
 		b.WriteByte('\n')
-		worst := slices.Clone(v.Findings)
-		slices.SortStableFunc(worst, func(x, y Finding) int { return cmp.Compare(y.Severity.rank(), x.Severity.rank()) })
-		for _, f := range worst {
+		if v.Remedy != "" {
+			fmt.Fprintf(&b, "  %s\n", display(v.Remedy))
+		}
+		for _, f := range WorstFirst(v.Findings) {
 			f.write(&b)
 		}
 		if v.Dropped > 0 {
@@ -36,8 +37,15 @@ func WriteText(w io.Writer, vs []Verdict) error {
 	return err
 }
 
+// WorstFirst returns findings with the worst first, otherwise in their order.
+func WorstFirst(findings []Finding) []Finding {
+	worst := slices.Clone(findings)
+	slices.SortStableFunc(worst, func(x, y Finding) int { return cmp.Compare(y.Severity.rank(), x.Severity.rank()) })
+	return worst
+}
+
 func (f Finding) write(b *strings.Builder) {
-	where := display(f.Path)
+	where := cmp.Or(display(f.Path), "the change")
 	if f.Line > 0 {
 		where += ":" + strconv.Itoa(f.Line)
 	}

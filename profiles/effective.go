@@ -125,6 +125,25 @@ func (p *Profile) Validate() error {
 	return nil
 }
 
+// Values returns what p says below a key, as a profile would have it: by the rest of the key's path.
+func (p *Profile) Values(prefix string) map[string]string {
+	out := map[string]string{}
+	for _, k := range keys() {
+		if rest, ok := strings.CutPrefix(k.path, prefix+"."); ok {
+			if v := k.kind.get(p); v != nil {
+				n := k.kind.encode(v)
+				n.Style |= yaml.FlowStyle
+				text, err := yaml.Marshal(n)
+				if err != nil {
+					panic(err) // a tree of our own
+				}
+				out[rest] = strings.Join(strings.Fields(string(text)), " ") // in one line
+			}
+		}
+	}
+	return out
+}
+
 // IDs returns the command's uid and gid inside; without a gid of its own it is the uid's number.
 func (p *Profile) IDs() (uid, gid uint32) {
 	u, g, both := strings.Cut(p.User, ":")

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
+	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/images"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/profiles"
@@ -174,10 +176,26 @@ func typedByKind(err error) *Error {
 	return nil
 }
 
-// blockedError is the refusal of a change by a gate.
-func blockedError(feature string) *Error {
-	return &Error{Code: CodeGate, Cause: "a gate refuses the change", Exit: ExitGate,
-		Remedy: fmt.Sprintf("look at `caisson diff %s`; if it is what you want: caisson promote %s --allow-protected GLOB", feature, feature)}
+// blockedError says which gates refuse a change, and the way on: protected paths take a word of the user, all else is
+// corrected in the feature.
+func blockedError(feature string, verdicts []gates.Verdict) *Error {
+	var names []string
+	word := true
+	for _, v := range verdicts {
+		if !gates.Blocked([]gates.Verdict{v}) {
+			continue
+		}
+		names = append(names, v.Gate)
+		word = word && v.Status == gates.Fail && !slices.ContainsFunc(v.Findings, func(f gates.Finding) bool {
+			return f.Severity == gates.SeverityBlock && !slices.Contains([]string{"protected", "protected-link", "git-repository"}, f.Rule)
+		})
+	}
+	e := &Error{Code: CodeGate, Cause: "a gate refuses the change: " + strings.Join(names, ", "), Exit: ExitGate,
+		Remedy: fmt.Sprintf("look at `caisson diff %s`; correct it in the feature and ask again: caisson gate run %s", feature, feature)}
+	if word {
+		e.Remedy = fmt.Sprintf("look at `caisson diff %s`; if it is what you want: caisson promote %s --allow-protected GLOB", feature, feature)
+	}
+	return e
 }
 
 // damaged says that a feature's layers cannot be used.

@@ -24,6 +24,7 @@ type PromoteOptions struct {
 	PatchFile      string   // for PromotePatch
 	AllowProtected []string // globs: the explicit word for protected paths
 	Stop           bool     // processes of other features that hold the workspace are stopped
+	Check          bool     // only the gates are asked; nothing is handed over
 }
 
 // PromoteResult is what Promote did. Blocked by a gate, Report is nil and the error has CodeGate.
@@ -77,6 +78,9 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 		return nil, err
 	}
 	r := &PromoteResult{Feature: x.feature.Name, Kind: o.Kind, Change: *summary(c), Checkpoint: at}
+	if r.Change.Empty() && o.Check {
+		return r, nil
+	}
 	if r.Change.Empty() {
 		return r, refuse(CodeNothingToDo, "", "the feature %s has changed nothing", x.feature.Name)
 	}
@@ -84,7 +88,10 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 		return r, err
 	}
 	if gates.Blocked(r.Gates) {
-		return r, blockedError(x.feature.Name)
+		return r, blockedError(x.feature.Name, r.Gates)
+	}
+	if o.Check {
+		return r, nil
 	}
 	if err := x.s.opt.Journal.Promoting(ctx, x.feature.ID, true); err != nil {
 		return r, err

@@ -320,7 +320,7 @@ func (t *task) validate(ctx context.Context) error {
 		return err
 	}
 	if gates.Blocked(t.res.Gates) && t.res.Verdict == VerdictOK {
-		blocked := blockedError(t.feature.Name)
+		blocked := blockedError(t.feature.Name, t.res.Gates)
 		if t.req.Remove {
 			blocked.Remedy = "run it without --rm to look at the change"
 		}

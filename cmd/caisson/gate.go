@@ -5,10 +5,11 @@ import "github.com/spf13/cobra"
 func newGateCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gate",
-		Short: "Try gates out: what refuses commands and changes, and why",
+		Short: "What refuses commands and changes: list, explain, ask, prove and try gates",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newGateTryCommand(a))
+	cmd.AddCommand(newGateLsCommand(a), newGateShowCommand(a), newGateExplainCommand(a), newGateRunCommand(a), newGateSelftestCommand(a),
+		newGateTryCommand(a))
 	return cmd
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caisson-dev/caisson/gates/builtin"
 	commandgate "github.com/caisson-dev/caisson/gates/command"
 	"github.com/caisson-dev/caisson/profiles"
 )
@@ -22,33 +23,46 @@ const gateTryLong = `Run one gate outside of any task, to try a policy out. Noth
 command reads command lines from standard input, one per line, and says of each whether it would be allowed, asked about
 or denied, by which rules, and what would be safer. With -0 they end in NUL, and may have several lines.
 
-The exit code is 0 when everything passed, 121 when something was asked about or denied.`
+The other gates look at a directory: at everything in it as if it were new, or with --base at what differs from another
+directory. They have the configuration of the profile, whatever its mode.
+
+The exit code is 0 when everything passed, 121 when something was asked about, denied or failed.`
 
 // tryOptions are what gates can be told in a trial.
 type tryOptions struct {
 	profile string
 	list    string // over the profile's; "" is that
 	nul     bool
+	base    string // directory that a change is a change of
 }
 
-// tryGates are the gates that can be tried, by name.
-var tryGates = map[string]func(ctx context.Context, a *app, o tryOptions, args []string) error{
-	"command": tryCommand,
+// tryGates returns the gates that can be tried, by name.
+func tryGates() map[string]func(ctx context.Context, a *app, o tryOptions, args []string) error {
+	gates := map[string]func(ctx context.Context, a *app, o tryOptions, args []string) error{"command": tryCommand}
+	for _, g := range builtin.All() {
+		gates[g.Name] = func(ctx context.Context, a *app, o tryOptions, args []string) error {
+			return tryFiles(ctx, a, g, o, args)
+		}
+	}
+	return gates
 }
 
 func newGateTryCommand(a *app) *cobra.Command {
 	var o tryOptions
-	names := slices.Sorted(maps.Keys(tryGates))
+	gates := tryGates()
+	names := slices.Sorted(maps.Keys(gates))
 	cmd := &cobra.Command{
-		Use:   "try NAME",
+		Use:   "try NAME [DIR]",
 		Short: "Run one gate outside of any task",
 		Long:  gateTryLong,
 		Example: `  echo 'rm -rf ./build' | caisson gate try command
-  find . -name '*.sh' -print0 | xargs -0 cat | caisson gate try command -0 --json`,
+  find . -name '*.sh' -print0 | xargs -0 cat | caisson gate try command -0 --json
+  caisson gate try secrets . --json
+  caisson gate try immutable new --base old --profile ./mine.yaml`,
 		Args:      atLeast(1, "the name of a gate"),
 		ValidArgs: names,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			try, known := tryGates[args[0]]
+			try, known := gates[args[0]]
 			if !known {
 				return usage("no gate is called %q; one of %s", args[0], strings.Join(names, ", "))
 			}
@@ -59,6 +73,7 @@ func newGateTryCommand(a *app) *cobra.Command {
 	f.StringVar(&o.profile, "profile", "", "the profile whose gate it is: a name or a file")
 	f.StringVar(&o.list, "mode", "", "command: block (what the rules know is refused), allow (only what the profile lists may run), off")
 	f.BoolVarP(&o.nul, "null", "0", false, "command: lines end in NUL")
+	f.StringVar(&o.base, "base", "", "the other gates: the directory that the change is one of")
 	completeFlag(cmd, "profile", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		return profileNames(), cobra.ShellCompDirectiveDefault
 	})
@@ -73,6 +88,9 @@ type triedCommand struct {
 
 // tryCommand judges the command lines on standard input, each as soon as it was read.
 func tryCommand(ctx context.Context, a *app, o tryOptions, args []string) error {
+	if o.base != "" {
+		return usage("--base is for gates that look at a directory")
+	}
 	if len(args) > 0 {
 		return usage("the gate command reads command lines from standard input; %q is not wanted", args[0])
 	}
@@ -111,11 +129,16 @@ func tryCommand(ctx context.Context, a *app, o tryOptions, args []string) error 
 	return nil
 }
 
+// loadRef loads the profile that a flag names.
+func loadRef(ref string) (*profiles.Effective, error) {
+	sources := profileSources()
+	sources.Name, sources.File = profiles.SplitRef(ref)
+	return load(sources)
+}
+
 // commandConfig is the profile's configuration of the gate.
 func (o tryOptions) commandConfig() (commandgate.Config, error) {
-	sources := profileSources()
-	sources.Name, sources.File = profiles.SplitRef(o.profile)
-	e, err := load(sources)
+	e, err := loadRef(o.profile)
 	if err != nil {
 		return commandgate.Config{}, err
 	}

@@ -295,8 +295,11 @@ func (a *app) hints(r *runner.Result, o *runOptions) {
 	}
 	a.note("%s%s in feature %s", changeCounts(r.Change), not, r.Feature)
 	promote := "caisson promote " + r.Feature
-	if r.Verdict == runner.VerdictGate {
+	switch {
+	case r.Verdict == runner.VerdictGate && strings.Contains(r.Remedy, "--allow-protected"):
 		promote += " --allow-protected GLOB"
+	case r.Verdict == runner.VerdictGate:
+		promote = "caisson gate run " + r.Feature + " says what to correct first"
 	}
 	fmt.Fprintf(a.stderr, "  see:     caisson diff %s\n  promote: %s\n  discard: caisson discard %s\n", r.Feature, promote, r.Feature)
 }

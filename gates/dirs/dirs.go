@@ -29,7 +29,8 @@ type Dirs struct {
 	now, base *os.Root
 }
 
-// Open compares dir with base; without a base everything in dir is new. The error names what cannot be read.
+// Open compares dir with base; without a base everything in dir is new. The error names a directory that cannot be
+// read; a file that cannot is in the change, and an error when it is opened.
 func Open(ctx context.Context, dir, base string) (_ *Dirs, err error) {
 	d := &Dirs{}
 	defer func() {
@@ -183,11 +184,7 @@ func (d *Dirs) compare(ctx context.Context, old, now map[string]entry) error {
 	for i := range d.Change.Entries {
 		e := &d.Change.Entries[i]
 		if e.Kind != gates.KindDeleted && e.Type == gates.TypeFile {
-			head, err := d.head(probeBytes, e.Path, now)
-			if err != nil {
-				return err
-			}
-			e.Binary = bytes.IndexByte(head, 0) >= 0
+			e.Binary = d.binary(e.Path, now)
 		}
 		fmt.Fprintf(sum, "%q %s %s %v %d %q\n", e.Path, e.Kind, e.Type, e.Mode, e.Size, e.Link)
 	}
@@ -198,13 +195,15 @@ func (d *Dirs) compare(ctx context.Context, old, now map[string]entry) error {
 // probeBytes is how much of a file says whether it is text.
 const probeBytes = 8000
 
-func (d *Dirs) head(n int64, p string, now map[string]entry) ([]byte, error) {
+// binary says whether there is a NUL in the first bytes. What cannot be read is told by whoever wants to read it.
+func (d *Dirs) binary(p string, now map[string]entry) bool {
 	f, err := opener(d.now, now)(p)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", p, err)
+		return false
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, n))
+	head, err := io.ReadAll(io.LimitReader(f, probeBytes))
+	return err == nil && bytes.IndexByte(head, 0) >= 0
 }
 
 // kind says how p differs, "" when it does not.
@@ -216,9 +215,8 @@ func (d *Dirs) kind(ctx context.Context, p string, o, n entry) (gates.Kind, erro
 		return gates.KindLink, nil
 	}
 	if n.kind == gates.TypeFile {
-		same, err := d.same(ctx, p, o, n)
-		if err != nil || !same {
-			return gates.KindModified, err
+		if same, err := d.same(ctx, p, o, n); err != nil || !same { // what cannot be read may be another
+			return gates.KindModified, context.Cause(ctx)
 		}
 	}
 	if o.info.Mode()&modeBits != n.info.Mode()&modeBits {
@@ -234,12 +232,12 @@ func (d *Dirs) same(ctx context.Context, p string, o, n entry) (bool, error) {
 	}
 	a, err := opener(d.base, map[string]entry{p: o})(p)
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", p, err)
+		return false, err
 	}
 	defer a.Close()
 	b, err := opener(d.now, map[string]entry{p: n})(p)
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", p, err)
+		return false, err
 	}
 	defer b.Close()
 	var x, y [64 << 10]byte
