@@ -11,6 +11,7 @@ import (
 
 	"github.com/caisson-dev/caisson/gates"
 	gateset "github.com/caisson-dev/caisson/gates/builtin"
+	commandgate "github.com/caisson-dev/caisson/gates/command"
 	"github.com/caisson-dev/caisson/gates/files"
 	"github.com/caisson-dev/caisson/gates/secrets"
 	"github.com/caisson-dev/caisson/quota"
@@ -113,12 +114,13 @@ type SizeGate struct {
 	Allowed  []Glob         `json:"allowed"` // what may be binary
 }
 
-// GateConfig returns the configuration of all gates that look at a change; allow holds the globs of --allow-protected. A
+// GateConfig returns the configuration of all gates; allow holds the globs of --allow-protected. A
 // task's own scope always blocks.
 func (p *Profile) GateConfig(allow []string) gateset.Config {
 	g := &p.Gates
 	c := gateset.Config{
-		Settings: map[string]gateset.Settings{},
+		Settings: map[string]gateset.Settings{"command": {Mode: g.Command.Mode}},
+		Command:  commandgate.Config{Mode: commandgate.Mode(g.Command.List), Allow: g.Command.Allow},
 		Exec: files.ExecConfig{Executables: g.Exec.Executables, Programs: g.Exec.Programs, Setuid: g.Exec.Setuid, Shebangs: g.Exec.Shebangs,
 			Allowed: plainGlobs(g.Exec.Allowed), Interpreters: g.Exec.Interpreters},
 		Immutable: files.ImmutableConfig{Paths: plainGlobs(g.Immutable.Paths), Keys: g.Immutable.Keys},

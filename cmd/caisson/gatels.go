@@ -22,8 +22,6 @@ type listedGate struct {
 	About  string      `json:"about"`
 }
 
-const commandAbout = "the commands of steps, before they begin"
-
 func newGateLsCommand(a *app) *cobra.Command {
 	var profile string
 	cmd := &cobra.Command{
@@ -64,7 +62,7 @@ func runGateLs(a *app, ref string) error {
 // listGates says of every gate what a profile does with it. One that has nothing to look for counts as off.
 func listGates(p *profiles.Effective) []listedGate {
 	settings := p.GateConfig(nil).Settings
-	list := []listedGate{{"command", gates.PhasePre, p.Gates.Command.Mode, p.Origins["gates.command.mode"], commandAbout}}
+	var list []listedGate
 	for _, g := range builtin.All() {
 		mode := settings[g.Name].Mode
 		if mode == "" {
@@ -88,7 +86,7 @@ func newGateShowCommand(a *app) *cobra.Command {
 		Use:       "show NAME",
 		Short:     "Print a gate's configuration in a profile",
 		Args:      exactly(1, "the name of a gate"),
-		ValidArgs: builtin.SelftestNames(),
+		ValidArgs: builtin.Names(),
 		RunE:      func(_ *cobra.Command, args []string) error { return runGateShow(a, args[0], profile) },
 	}
 	profileFlag(cmd, &profile)
@@ -136,9 +134,6 @@ func newGateExplainCommand(a *app) *cobra.Command {
 
 func runGateExplain(a *app, name string) error {
 	g, ok := builtin.Find(name)
-	if name == "command" {
-		g, ok = builtin.Info{Name: name, Phase: gates.PhasePre, About: commandAbout}, true
-	}
 	if !ok {
 		_, err := gateNamed(name)
 		return err

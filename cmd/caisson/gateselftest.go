@@ -19,7 +19,7 @@ func newGateSelftestCommand(a *app) *cobra.Command {
 		Long: `Run gates on changes that are known to be good and changes that are known to be bad: all gates, those that a profile asks,
 or those that are named. Right is that the good ones pass and the bad ones fail. The exit code is 121 when a gate gets one
 of them wrong.`,
-		ValidArgs: builtin.SelftestNames(),
+		ValidArgs: builtin.Names(),
 		RunE:      func(cmd *cobra.Command, args []string) error { return runGateSelftest(cmd.Context(), a, args, profile) },
 	}
 	profileFlag(cmd, &profile)
@@ -28,7 +28,7 @@ of them wrong.`,
 
 func runGateSelftest(ctx context.Context, a *app, names []string, ref string) error {
 	if len(names) == 0 {
-		names = builtin.SelftestNames()
+		names = builtin.Names()
 	}
 	if ref != "" {
 		p, err := loadRef(ref)

@@ -38,12 +38,13 @@ type tryOptions struct {
 
 // tryGates returns the gates that can be tried, by name.
 func tryGates() map[string]func(ctx context.Context, a *app, o tryOptions, args []string) error {
-	gates := map[string]func(ctx context.Context, a *app, o tryOptions, args []string) error{"command": tryCommand}
+	gates := map[string]func(ctx context.Context, a *app, o tryOptions, args []string) error{}
 	for _, g := range builtin.All() {
 		gates[g.Name] = func(ctx context.Context, a *app, o tryOptions, args []string) error {
 			return tryFiles(ctx, a, g, o, args)
 		}
 	}
+	gates["command"] = tryCommand // lines, not a directory
 	return gates
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/gates/command"
 	"github.com/caisson-dev/caisson/gates/files"
 	"github.com/caisson-dev/caisson/gates/secrets"
 )
@@ -22,6 +23,7 @@ type Settings struct {
 type Config struct {
 	Settings map[string]Settings // by the gate's name
 
+	Command   command.Config
 	Paths     gates.PathsConfig
 	Links     files.LinksConfig
 	Exec      files.ExecConfig
@@ -37,7 +39,7 @@ type Info struct {
 	Name  string      `json:"gate"`
 	Phase gates.Phase `json:"phase"`
 	About string      `json:"about"` // one line
-	// Rules are what it finds, each with a word on it. Those of secrets are gitleaks' and not listed.
+	// Rules are what it finds, each with a word on it. Those of command and secrets are many, and not listed.
 	Rules []Rule `json:"rules,omitempty"`
 
 	make     func(c Config) (gates.Gate, error)
@@ -52,9 +54,11 @@ type Rule struct {
 	About string `json:"about"`
 }
 
-// All lists the gates that look at a change, by name. The gate command, which looks at commands, is in package command.
+// All lists the gates, by name. What they look at is a change; command has besides the steps of a task, which whoever runs
+// them shows to its package.
 func All() []Info {
 	return []Info{
+		{Name: "command", Phase: gates.PhaseStatic, About: "the commands of steps before they begin, and the shell scripts that a change brings", make: func(c Config) (gates.Gate, error) { return command.Gate(c.Command), nil }, fixtures: commandFixtures, incremental: true},
 		{Name: "exec", Phase: gates.PhaseStatic, About: "what can run: new executables, machine code, setuid files, shebangs", make: func(c Config) (gates.Gate, error) { return files.Exec(c.Exec) }, fixtures: execFixtures, incremental: true,
 			Rules: []Rule{{"executable", "a file became executable"}, {"program", "machine code is new or changed"}, {"setuid", "a file is setuid or setgid"}, {"shebang", "a script is for an unknown interpreter"}, {"unread", "a file could not be read"}}},
 		{Name: "immutable", Phase: gates.PhaseStatic, About: "paths, and values in YAML, JSON and TOML files, that stay as they are", make: func(c Config) (gates.Gate, error) { return files.Immutable(c.Immutable) }, fixtures: immutableFixtures,

@@ -13,7 +13,7 @@ import (
 
 // TestSelftest: every gate is red on its bad fixtures and green on its good ones.
 func TestSelftest(t *testing.T) {
-	for _, name := range SelftestNames() {
+	for _, name := range Names() {
 		if r, ok := Selftest(t.Context(), name); !ok || r.Gate != name || !r.OK() || len(r.Problems) > 0 {
 			t.Errorf("%+v", r)
 		}
@@ -51,7 +51,8 @@ func TestSelftestTurnsRed(t *testing.T) {
 	if r := prove(t.Context(), fake{}, nil); r.OK() {
 		t.Errorf("no fixtures: %+v", r)
 	}
-	if r := commandSelftest(command.Config{Mode: command.ModeOff}); r.Good != "pass" || r.Bad != "pass" || len(r.Problems) < 3 {
+	r := Result{Good: "pass", Bad: "fail"}
+	if r.commandLines(command.Config{Mode: command.ModeOff}); r.Good != "pass" || r.Bad != "pass" || len(r.Problems) < 3 {
 		t.Errorf("command: %+v", r)
 	}
 }

@@ -73,6 +73,13 @@ func fixture(name, rule string, old, now tree) gates.Fixture {
 	return gates.Fixture{Name: name, Rule: rule, Change: c}
 }
 
+func commandFixtures() ([]gates.Fixture, Config) {
+	return []gates.Fixture{
+		fixture("a harmless script", "", nil, tree{"x.sh": text("make\nrm -rf ./build\n"), "a.md": text("rm -rf /\n")}),
+		fixture("a dangerous script", "remove-root", nil, tree{"x.sh": text("rm -rf /\n")}),
+	}, Config{}
+}
+
 func linksFixtures() ([]gates.Fixture, Config) {
 	return []gates.Fixture{
 		fixture("a link inside", "", tree{"a": text("x")}, tree{"a": text("x"), "d/l": {link: "../a"}}),

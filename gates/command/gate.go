@@ -49,6 +49,9 @@ func (g *scriptsGate) Check(ctx context.Context, c *gates.Change) (gates.Verdict
 		if e.Type != gates.TypeFile || e.Binary || e.Kind == gates.KindDeleted || e.Kind == gates.KindMode {
 			continue
 		}
+		if e.Mode&0o111 == 0 && !scriptName(e.Path) { // no kernel starts it, and whoever names it to a shell is judged then
+			continue
+		}
 		if err := g.entry(e, r, &list); err != nil {
 			f, unread := gates.Unread(err)
 			if !unread {
@@ -95,5 +98,9 @@ func isScript(name string, head []byte) bool {
 	if bytes.HasPrefix(head, []byte("#!")) {
 		return shellScript(head)
 	}
+	return scriptName(name)
+}
+
+func scriptName(name string) bool {
 	return slices.Contains([]string{".sh", ".bash", ".ksh", ".dash"}, path.Ext(name))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"io/fs"
+	"strings"
 	"testing"
 
 	"github.com/caisson-dev/caisson/gates"
@@ -26,7 +27,11 @@ func changeOf(files map[string][2]string) *gates.Change {
 		if text[0] != "" {
 			kind = gates.KindModified
 		}
-		c.Entries = append(c.Entries, gates.Entry{Path: p, Kind: kind, Type: gates.TypeFile, Size: int64(len(text[1]))})
+		mode := fs.FileMode(0o644)
+		if strings.HasPrefix(p, "bin/") {
+			mode = 0o755
+		}
+		c.Entries = append(c.Entries, gates.Entry{Path: p, Kind: kind, Type: gates.TypeFile, Mode: mode, Size: int64(len(text[1]))})
 	}
 	return c
 }
@@ -45,7 +50,8 @@ func TestScriptsOfAChange(t *testing.T) {
 		"was there before":          {"x.sh", "rm -rf /\n", "echo hello\nrm -rf /\n", "", 0, ""},
 		"came with the change":      {"x.sh", "rm -rf /\n", "rm -rf /\ngit push --force\n", "git-push-force", 2, gates.SeverityBlock},
 		"no script":                 {"README.md", "", "rm -rf /\n", "", 0, ""},
-		"another language":          {"x", "", "#!/usr/bin/python3\nprint('rm -rf /')\n", "", 0, ""},
+		"nothing starts it":         {"data/x", "", "#!/bin/sh\nrm -rf /\n", "", 0, ""},
+		"another language":          {"bin/x", "", "#!/usr/bin/python3\nprint('rm -rf /')\n", "", 0, ""},
 		"no shell can read it":      {"x.sh", "", "echo 'x\n", "unparsable", 1, gates.SeverityBlock},
 		"longer than can be judged": {"x.sh", "", string(bytes.Repeat([]byte("make\n"), 20000)), "long-script", 0, gates.SeverityWarn},
 	} {

@@ -26,7 +26,7 @@ var ours = rules{
 		"gates/secrets": {"gates"},
 		"gates/command": {"gates"},
 		"images":        nil,
-		"profiles":      {"gates", "gates/builtin", "gates/files", "gates/secrets", "isolation", "isolation/egress", "quota"}, // types and validation only
+		"profiles":      {"gates", "gates/builtin", "gates/command", "gates/files", "gates/secrets", "isolation", "isolation/egress", "quota"}, // types and validation only
 
 		"isolation":         {"quota"}, // plain types only
 		"isolation/seccomp": nil,
