@@ -121,6 +121,9 @@ func stepOf(line string) runner.Step {
 	return st
 }
 
+// noRecord is the rule that refuses questions which no rule can allow (SRV, TXT, …): programs ask them, and go on without.
+const noRecord = "dns"
+
 // reportNetwork says what was refused, and where to read more.
 func (a *app) reportNetwork(r *runner.Result) {
 	var refused []string
@@ -129,7 +132,7 @@ func (a *app) reportNetwork(r *runner.Result) {
 			continue
 		}
 		for _, d := range st.Network.Destinations {
-			if d.Verdict == egress.VerdictRefused && !slices.Contains(refused, d.To) {
+			if d.Verdict == egress.VerdictRefused && d.Rule != noRecord && !slices.Contains(refused, d.To) {
 				refused = append(refused, d.To)
 			}
 		}

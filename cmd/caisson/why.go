@@ -48,7 +48,7 @@ func runWhy(ctx context.Context, a *app, ref string) error {
 		}
 		list = nil
 		return s.Events(ctx, o, func(e runner.Event) error {
-			if e.Network != nil && e.Network.Verdict != egress.VerdictAllowed && e.Network.Verdict != egress.VerdictFailed {
+			if n := e.Network; n != nil && n.Rule != noRecord && (n.Verdict == egress.VerdictRefused || n.Verdict == egress.VerdictCut) {
 				list = append(list, e)
 			}
 			return nil
