@@ -210,7 +210,10 @@ type globRule struct {
 	anchors string // letters before the first wildcard: most paths are no match by these alone
 }
 
-// ParseGlobs reads globs relative to the workspace, at most 1000 of them.
+// maxStars is how many "**" a glob may have: each multiplies what a match can cost.
+const maxStars = 4
+
+// ParseGlobs reads globs relative to the workspace, at most 1000 of them, of at most 4 KiB and four "**" each.
 func ParseGlobs(patterns []string) (Globs, error) {
 	var g Globs
 	if len(patterns) > 1000 {
@@ -221,6 +224,9 @@ func ParseGlobs(patterns []string) (Globs, error) {
 		p = strings.TrimSuffix(p, "/")
 		if err := checkPattern(p); err != nil {
 			return g, err
+		}
+		if len(p) > 4096 || strings.Count(p, "**") > maxStars {
+			return g, fmt.Errorf("%.80q is too long, or has more than %d times **", given, maxStars)
 		}
 		literal := p
 		if i := strings.IndexAny(p, `*?[]{}\`); i >= 0 {
