@@ -21,10 +21,11 @@ func (in *Input) read() {
 	defer close(in.chunks)
 	// Two buffers suffice: when the second chunk is taken, the first has been written.
 	var buf [2][32 << 10]byte
-	for i := 0; ; i = 1 - i {
+	for i := 0; ; {
 		n, err := in.r.Read(buf[i][:])
-		if n > 0 {
+		if n > 0 { // a read of nothing is allowed, and takes no buffer
 			in.chunks <- buf[i][:n]
+			i = 1 - i
 		}
 		if err != nil {
 			return

@@ -170,6 +170,38 @@ func TestInput(t *testing.T) {
 }
 
 // A step ends while the caller's input says nothing, and while a full pipe is read by nobody.
+// A reader may answer nothing; what was read before it stays whole until it has been written.
+func TestInputOfNothing(t *testing.T) {
+	read := make(chan struct{})
+	texts := []string{"first", "", "second"}
+	in := NewInput(reader(func(p []byte) (int, error) {
+		if len(texts) == 0 {
+			close(read)
+			return 0, io.EOF
+		}
+		n := copy(p, texts[0])
+		texts = texts[1:]
+		if len(texts) == 0 {
+			read <- struct{}{}
+		}
+		return n, nil
+	}))
+	go in.read()
+	p := <-in.chunks
+	<-read
+	if string(p) != "first" {
+		t.Fatalf("%q", p)
+	}
+	if p = <-in.chunks; string(p) != "second" {
+		t.Fatalf("%q", p)
+	}
+	<-read
+}
+
+type reader func(p []byte) (int, error)
+
+func (r reader) Read(p []byte) (int, error) { return r(p) }
+
 func TestInputStops(t *testing.T) {
 	silent, _ := pipe(t)
 	for name, r := range map[string]io.Reader{"silent": silent, "full": zeros{}} {
