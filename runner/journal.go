@@ -22,7 +22,10 @@ var (
 )
 
 // ClaimedError is Submit's answer for an idempotency key that a task has: nothing was recorded.
-type ClaimedError struct{ Task string }
+type ClaimedError struct {
+	Task   string
+	Result json.RawMessage // of a task that has gone with its feature; nil: the journal has it
+}
 
 func (e *ClaimedError) Error() string { return "the key belongs to task " + e.Task }
 

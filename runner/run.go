@@ -28,7 +28,7 @@ import (
 func (s *Supervisor) Run(ctx context.Context, r Request) (*Result, error) {
 	t, err := s.begin(ctx, &r)
 	if claimed, ok := errors.AsType[*ClaimedError](err); ok {
-		return s.Wait(ctx, claimed.Task)
+		return s.claimed(ctx, claimed)
 	}
 	if err != nil {
 		return nil, err

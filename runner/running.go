@@ -17,7 +17,8 @@ import (
 // Running is a task that Start has started.
 type Running struct {
 	s                   *Supervisor
-	t                   *task // nil when it had been started before
+	t                   *task   // nil when it had been started before
+	answer              *Result // when it has gone with its feature
 	id, name, featureID string
 }
 
@@ -32,6 +33,9 @@ func (r *Running) FeatureID() string { return r.featureID }
 
 // Wait waits for the task's end. When ctx ends before, the task goes on.
 func (r *Running) Wait(ctx context.Context) (*Result, error) {
+	if r.answer != nil {
+		return r.answer, nil
+	}
 	if r.t == nil {
 		return r.s.Wait(ctx, r.id)
 	}
@@ -60,7 +64,7 @@ func (t *task) wait(ctx context.Context) (*Result, error) {
 func (s *Supervisor) Start(ctx context.Context, r Request) (*Running, error) {
 	t, err := s.begin(context.WithoutCancel(ctx), &r)
 	if claimed, ok := errors.AsType[*ClaimedError](err); ok {
-		return s.earlier(ctx, claimed.Task)
+		return s.earlier(ctx, claimed)
 	}
 	if err != nil {
 		return nil, err
@@ -84,14 +88,26 @@ func (s *Supervisor) Start(ctx context.Context, r Request) (*Running, error) {
 	return run, nil
 }
 
-// earlier is the task that an idempotency key stands for.
-func (s *Supervisor) earlier(ctx context.Context, id string) (*Running, error) {
-	t, err := s.opt.Journal.Task(ctx, id)
+// claimed is the result of the task that an idempotency key stands for.
+func (s *Supervisor) claimed(ctx context.Context, c *ClaimedError) (*Result, error) {
+	run, err := s.earlier(ctx, c)
 	if err != nil {
-		return nil, explain(err, "task", id)
+		return nil, err
+	}
+	return run.Wait(ctx)
+}
+
+// earlier is the task that an idempotency key stands for. It may have gone with its feature.
+func (s *Supervisor) earlier(ctx context.Context, c *ClaimedError) (*Running, error) {
+	if r := result(&TaskRecord{Result: c.Result}); r != nil {
+		return &Running{s: s, answer: r, id: c.Task, name: r.Feature, featureID: r.FeatureID}, nil
+	}
+	t, err := s.opt.Journal.Task(ctx, c.Task)
+	if err != nil {
+		return nil, explain(err, "task", c.Task)
 	}
 	f, err := s.opt.Journal.Feature(ctx, t.FeatureID)
-	return &Running{s: s, id: id, name: f.Name, featureID: t.FeatureID}, err
+	return &Running{s: s, id: t.ID, name: f.Name, featureID: t.FeatureID}, err
 }
 
 // Exec runs a task in a live feature of this process; in one that is still being prepared, as soon as it lives. CodeNotLive.

@@ -1,6 +1,7 @@
 package journaltest
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -243,6 +244,13 @@ func claims(t *testing.T, j runner.Journal) {
 	must(t, err)
 	if got != "" {
 		t.Fatal(got)
+	}
+	// The task goes with its feature; its key goes on to say how it ended.
+	must(t, j.Move(ctx, runner.Move{TaskID: s.Task.ID, From: runner.StateQueued, To: runner.StateCancelled, Result: json.RawMessage(`{"verdict":"cancelled"}`)}))
+	must(t, j.Forget(ctx, s.Feature.ID))
+	_, err = j.Submit(ctx, again)
+	if !errors.As(err, &claimed) || claimed.Task != s.Task.ID || string(claimed.Result) != `{"verdict":"cancelled"}` {
+		t.Fatal(err, claimed)
 	}
 }
 

@@ -110,8 +110,12 @@ func claimFor(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now time.
 		return nil
 	}
 	existing, err := claim(ctx, tx, claimant{sub.Key, sub.KeyDigest, sub.Task.ID}, now)
-	if err == nil && existing != "" {
-		err = &runner.ClaimedError{Task: existing}
+	if err != nil || existing == "" {
+		return err
 	}
-	return err
+	var result sql.NullString
+	if err := tx.QueryRowContext(ctx, "SELECT result FROM idempotency WHERE key = ?", sub.Key).Scan(&result); err != nil {
+		return err
+	}
+	return &runner.ClaimedError{Task: existing, Result: raw(result)}
 }

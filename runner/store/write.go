@@ -227,9 +227,13 @@ func (s *Store) Forget(ctx context.Context, id string) error {
 	return failure(s.tx(ctx, func(tx *sql.Tx) error { return forget(ctx, tx, id) }))
 }
 
-// forget deletes a feature. When others of its lineage live on, one of them inherits the index: it must not be given to
+// forget deletes a feature; the results of its tasks stay with their keys. When others of its lineage live on, one of them inherits the index: it must not be given to
 // anybody else while their files have its ids.
 func forget(ctx context.Context, tx *sql.Tx, id string) error {
+	if _, err := tx.ExecContext(ctx, `UPDATE idempotency SET result = (SELECT result FROM tasks t WHERE t.id = idempotency.id)
+		WHERE id IN (SELECT id FROM tasks WHERE feature = ?)`, id); err != nil {
+		return err
+	}
 	var index int
 	var heir sql.NullString
 	err := tx.QueryRowContext(ctx, `DELETE FROM features WHERE id = ?1
