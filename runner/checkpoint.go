@@ -5,6 +5,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/caisson-dev/caisson/gates"
@@ -75,13 +76,13 @@ func (o *ImportOptions) check() error {
 	if !validLabel(o.Label) {
 		return refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", o.Label)
 	}
-	if o.Digest != "" && !digestRule.MatchString(o.Digest) {
+	if o.Digest != "" && !digestRule().MatchString(o.Digest) {
 		return refuse(CodeUsage, "write it as export prints it: sha256: and 64 hexadecimal digits", "%q is no digest", o.Digest)
 	}
 	return nil
 }
 
-var digestRule = regexp.MustCompile("^sha256:[0-9a-f]{64}$")
+var digestRule = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile("^sha256:[0-9a-f]{64}$") })
 
 // Ref names a feature, or one of its checkpoints.
 type Ref struct {

@@ -70,7 +70,7 @@ func (s *Supervisor) lost(ctx context.Context, r *GCReport) ([]FeatureRecord, er
 		if err == nil {
 			err = json.Unmarshal(text, &i)
 		}
-		if err == nil && (i.Version != identityVersion || i.ID != id || !nameRule.MatchString(i.Name) || i.Index < 0 || i.Index > maxIndex) {
+		if err == nil && (i.Version != identityVersion || i.ID != id || !nameRule().MatchString(i.Name) || i.Index < 0 || i.Index > maxIndex) {
 			err = errors.New("is not of this feature, or of another version")
 		}
 		if err != nil {

@@ -266,7 +266,7 @@ func (s *Supervisor) Fork(ctx context.Context, ref, name string) (*FeatureInfo, 
 	if err != nil {
 		return nil, err
 	}
-	if name != "" && !nameRule.MatchString(name) {
+	if name != "" && !nameRule().MatchString(name) {
 		return nil, refuse(CodeInvalidName, "use small letters, digits, and _ . - after the first; 63 at most", "%q cannot name a feature", name)
 	}
 	a := sharing

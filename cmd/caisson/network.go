@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 
@@ -110,12 +111,12 @@ func contradiction(mode string, allow []string) error {
 }
 
 // stepName is how --step picks the rule of a step: NAME: COMMAND.
-var stepName = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]*):\s+(\S.*)$`)
+var stepName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9_.-]*):\s+(\S.*)$`) })
 
 // stepOf is one --step.
 func stepOf(line string) runner.Step {
 	st := runner.Step{Args: []string{"sh", "-c", line}}
-	if m := stepName.FindStringSubmatch(line); m != nil {
+	if m := stepName().FindStringSubmatch(line); m != nil {
 		st.Name, st.Args[2] = m[1], m[2]
 	}
 	return st
