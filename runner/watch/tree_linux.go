@@ -170,8 +170,8 @@ func (l *loop) visit(dir *node, fd int, name string, h how) {
 		return
 	}
 	now := look(&st)
-	if kid != nil && (kid.seen.isDir || now.isDir) && (kid.seen.ino != now.ino || !now.isDir) {
-		l.gone(kid) // replaced
+	if kid != nil && (kid.seen.isDir != now.isDir || now.isDir && kid.seen.ino != now.ino) {
+		l.gone(kid) // replaced; a file's number may be a directory's now
 		kid = nil
 	}
 	if kid == nil {

@@ -329,6 +329,22 @@ func TestNoGrowth(t *testing.T) {
 }
 
 // TestClose: nothing is left of it, whoever does not read.
+// TestReusedNumber: a directory in the place of a file, with the inode number that the file had.
+func TestReusedNumber(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, "name/sub"), 0o755))
+	l := &loop{w: &Watcher{}, scans: true, pending: map[place]Event{}, changed: map[place]bool{}, tick: stopped(), every: stopped()}
+	must(t, l.open(dir, ""))
+	defer l.close()
+	top := l.roots[0].top
+	kid := top.kids["name"]
+	kid.kids, kid.seen.isDir, kid.seen.mode = nil, false, unix.S_IFREG
+	l.enter(top, again)
+	if now := top.kids["name"]; now == kid || now.kids["sub"] == nil {
+		t.Error("the directory's content is not seen")
+	}
+}
+
 func TestClose(t *testing.T) {
 	modes(t, func(t *testing.T, o Options) {
 		before := runtime.NumGoroutine()
