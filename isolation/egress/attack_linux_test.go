@@ -23,6 +23,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
@@ -68,11 +70,26 @@ func wireQuestion(labels ...string) []byte {
 	return append(b, 0, 0, 1, 0, 1)
 }
 
+// legible: what is told can be printed on a terminal, whatever was asked for.
+func (w *world) legible() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.event) == 0 {
+		w.t.Error("nothing is told")
+	}
+	for _, e := range w.event {
+		if text := e.Name + e.Rule + e.Reason + e.Remedy; strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+			w.t.Errorf("what is told of %s would write to a terminal: %q", e.Protocol, text)
+		}
+	}
+}
+
 // TestOddQuestions: names that are none have no address, also where everything is allowed, and nobody outside hears of them.
 func TestOddQuestions(t *testing.T) {
 	w := closedWorld(t, Policy{Mode: ModeOpen})
 	long := strings.Repeat("a", 63)
-	for _, labels := range [][]string{{"a\x00b", "test"}, {"a\r\nb", "test"}, {"a%00", "test"}, {"a.b", "test"}, {"a b", "test"}, {"b\xfccher", "test"}, {"bücher", "test"},
+	for _, labels := range [][]string{{"\x1b]0;mine\a\u009b2J", "test"}, {"a\x00b", "test"}, {"a\r\nb", "test"}, {"a%00", "test"}, {"a.b", "test"}, {"a b", "test"}, {"b\xfccher", "test"}, {"bücher", "test"},
 		{long, long, long, long}, {"127", "1"}, {"2130706433"}, {"0x7f000001"}, {"0177", "0", "0", "1"}, {"0x7f", "1"}, {"127", "0", "0", "1"},
 		{"-a", "test"}, {"a-", "test"}, {"a", "*"}, {"a/b", "test"}, {"::1"}, {}} {
 		var m dnsmessage.Message
@@ -84,6 +101,7 @@ func TestOddQuestions(t *testing.T) {
 			t.Errorf("%q: %v %+v", labels, err, m)
 		}
 	}
+	w.legible()
 	good := wireQuestion("good", "test")
 	with := func(change func(b []byte)) []byte { b := bytes.Clone(good); change(b); return b }
 	for name, q := range map[string][]byte{
@@ -482,7 +500,7 @@ func TestHTTPTricks(t *testing.T) {
 		"POST / HTTP/1.1\r\n" + good + "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n" + evil, "POST / HTTP/1.1\r\n" + good + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n" + evil,
 		"GET / HTTP/1.1\r\n" + good + "\r\n" + evil, "GET / HTTP/1.1\r\n" + good + "Upgrade: h2c\r\nConnection: Upgrade\r\n\r\n" + evil, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nevil.test",
 		"GET / HTTP/1.1\r\nHost: good.test.\r\n\r\n" + evil, "GET / HTTP/1.1\r\nHost: good.test:443\r\n\r\n" + evil, "GET / HTTP/1.1\r\nHost: \r\n\r\n" + evil,
-		"M-SEARCH * HTTP/1.1\r\n" + good + "\r\n" + evil, "GET /" + strings.Repeat("a", 2<<20) + " HTTP/1.1\r\nHost: evil.test\r\n\r\n",
+		"GET / HTTP/1.1\r\n" + good + "\x1b]0;mine\a\r\n\r\n", "M-SEARCH * HTTP/1.1\r\n" + good + "\r\n" + evil, "GET /" + strings.Repeat("a", 2<<20) + " HTTP/1.1\r\nHost: evil.test\r\n\r\n",
 	} {
 		for _, port := range []int{80, 3128} {
 			c := w.mustOpen("good.test", port)
@@ -506,6 +524,8 @@ func TestHTTPTricks(t *testing.T) {
 	}
 	w.want(VerdictRefused, "good.test", "CONNECT asks for another destination")
 	w.want(VerdictRefused, "good.test", "h2c")
+	w.want(VerdictRefused, "good.test", "mine")
+	w.legible()
 }
 
 // hello is the ClientHello that a client would send.

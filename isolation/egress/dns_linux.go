@@ -2,6 +2,7 @@ package egress
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -118,7 +119,7 @@ func (g *Gateway) question(q dnsmessage.Question, reply *dnsmessage.Message) dns
 	text := strings.TrimSuffix(q.Name.String(), ".")
 	name, err := parseName(text)
 	if err != nil {
-		g.refusedName(text, Verdict{Rule: "syntax", Reason: err.Error()})
+		g.refusedName(fmt.Sprintf("%.80q", text), Verdict{Rule: "syntax", Reason: err.Error()})
 		return dnsmessage.RCodeNameError
 	}
 	answerable := q.Class == dnsmessage.ClassINET && (q.Type == dnsmessage.TypeA || q.Type == dnsmessage.TypeAAAA)

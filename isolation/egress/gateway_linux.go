@@ -341,5 +341,6 @@ func (g *Gateway) tell(e Event) {
 	if e.At.IsZero() {
 		e.At = time.Now()
 	}
+	e.Reason = legible(e.Reason)
 	g.opt.Events(e)
 }

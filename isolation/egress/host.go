@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // HostName is the name of the host's loopback inside.
@@ -56,6 +58,14 @@ func parseName(text string) (string, error) {
 		return "", errors.New("an address in an odd form; write it as four decimal numbers")
 	}
 	return string(name), nil
+}
+
+// legible makes one line of words that may hold what the sandbox has sent: parsers quote some of it, and not all.
+func legible(text string) string {
+	if strings.IndexFunc(text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) < 0 {
+		return text
+	}
+	return fmt.Sprintf("%.200q", text)
 }
 
 // numeric reports whether a name's last part makes resolvers read the whole as an IPv4 address (WHATWG URL, "ends in a
