@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caisson-dev/caisson/isolation/egress"
 )
 
 // narrowerAndWider has, for every key, what the trusted side says, and what is narrower (or the same) and wider than it.
@@ -159,6 +161,46 @@ func TestEveryKeyNarrowsAndNeverWidens(t *testing.T) {
 		if !errors.As(err, &mistake) || mistake.Key != k.path || mistake.Line != line || filepath.Base(mistake.Source) != WorkspaceFile {
 			t.Errorf("%s: %s is wider than %s: %v, want line %d", k.path, c[2], c[0], err, line)
 		}
+	}
+}
+
+// TestRulesNarrow: what a rule leaves out is empty, or the default, and not without bounds.
+func TestRulesNarrow(t *testing.T) {
+	const trusted = `rules: {world: {mode: open}, later: {mode: allow}, bounded: {mode: open, limits: {bytes: 1m}}, shut: {limits: {bytes: 1m}}}
+steps: {inline: {network: {mode: open}}, denied: {network: {mode: open, deny: [10.0.0.0/8], tls: [a.example], limits: {bytes: 1m}}}}
+`
+	const denied = "steps: {denied: {network: {mode: open, deny: [10.0.0.0/8], tls: [a.example], limits: {bytes: 1k}}}}"
+	for text, want := range map[string]string{
+		"rules: {world: {mode: open, allow: ['host:80']}}":                                  "in world, allow adds host:80",
+		"rules: {later: {allow: ['host:80']}}":                                              "in later, allow adds host:80",
+		"rules: {shut: {mode: allow}}":                                                      "in shut, mode says allow",
+		"steps: {inline: {network: {mode: open, allow: [10.0.0.1]}}}":                       "in inline, allow adds 10.0.0.1",
+		"steps: {denied: {network: {mode: open}}}":                                          "in denied, deny drops 10.0.0.0/8",
+		strings.Replace(denied, "tls: [a.example], ", "", 1):                                "in denied, tls drops a.example",
+		strings.Replace(denied, ", limits: {bytes: 1k}", "", 1):                             "in denied, limits.bytes says 10g",
+		"rules: {world: {limits: {bytes: 11g}}}":                                            "in world, limits.bytes says 11g",
+		"rules: {world: {limits: {connections: 1025}}}":                                     "in world, limits.connections says 1025",
+		"rules: {bounded: {limits: {idle: 11m}}}":                                           "in bounded, limits.idle says 11m",
+		"steps: {inline: {network: {mode: open, limits: {rate: 5g}}}}":                      "in inline, limits.rate says 5g",
+		"network: {limits: {bytes: 11g}}":                                                   "network.limits.bytes: says 11g",
+		"network: {limits: {connections: 1025}}":                                            "network.limits.connections: says 1025",
+		"network: {limits: {rate: 5g}}":                                                     "network.limits.rate: says 5g",
+		"network: {limits: {idle: 11m}}":                                                    "network.limits.idle: says 11m",
+		"network: {limits: {bytes: 1g, connections: 10, rate: 1g, idle: 1m}}":               "",
+		"rules: {world: {deny: [a.example], limits: {bytes: 1g}}}":                          "",
+		"rules: {later: {mode: none}, bounded: {limits: {idle: 1m}}}":                       "",
+		"steps: {inline: {network: {mode: allow}}, denied: {network: none}}":                "",
+		"steps: {inline: {network: {mode: open, deny: ['*.a.example'], tls: [b.example]}}}": "",
+		denied: "",
+	} {
+		_, err := Load(options(tree(t, map[string]string{"user/default.yaml": trusted, "workspace/.caisson.yaml": text + "\n"})))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s\ngives %v\nwant  %s", text, err, want)
+		}
+	}
+	defaults := egress.Limits{Bytes: egress.DefaultBytes, Connections: egress.DefaultConnections, Rate: egress.DefaultRate, Idle: egress.DefaultIdle}
+	if l := load(t, LoadOptions{}).NetworkTotal(); l != defaults {
+		t.Errorf("the default profile says other limits than hold without any: %+v", l)
 	}
 }
 

@@ -297,16 +297,27 @@ func (ruleMap) narrower(have, v map[string]NetworkRule) string {
 	return ""
 }
 
-// wider says what a rule allows that have does not; "" for nothing.
+// wider says what a rule allows that have does not; "" for nothing. Each is taken as it holds, with what it leaves out: a list
+// that is not there is an empty one, and not one without bounds.
 func (r NetworkRule) wider(have NetworkRule) string {
 	for _, k := range ruleKeys() {
-		if x := k.kind.get(r.in()); x != nil {
-			if why := k.kind.narrower(k.kind.get(have.in()), x); why != "" {
-				return k.path[len("network."):] + " " + why
-			}
+		if why := k.kind.narrower(k.kind.get(have.whole().in()), k.kind.get(r.whole().in())); why != "" {
+			return k.path[len("network."):] + " " + why
 		}
 	}
 	return ""
+}
+
+// whole is the rule with every key set.
+func (r NetworkRule) whole() NetworkRule {
+	r.Mode = cmp.Or(r.Mode, string(egress.ModeNone))
+	for _, list := range []*[]string{&r.Allow, &r.Deny, &r.TLS} {
+		*list = append([]string{}, *list...)
+	}
+	l := &r.Limits
+	l.Bytes, l.Connections = cmp.Or(l.Bytes, egress.DefaultBytes), cmp.Or(l.Connections, egress.DefaultConnections)
+	l.Rate, l.Idle = cmp.Or(l.Rate, egress.DefaultRate), cmp.Or(l.Idle, quota.Duration(egress.DefaultIdle))
+	return r
 }
 
 func (ruleMap) text([]string) (map[string]NetworkRule, error) { return nil, errNoFlag }
