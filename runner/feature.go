@@ -249,20 +249,18 @@ func (x *session) state(ctx context.Context, r Ref) (string, error) {
 	return x.resolveID(ctx, r.Checkpoint)
 }
 
-// policy is the profile that a feature's newest task ran under; of a fork without a task, its origin's.
+// policy is the profile that a feature's newest task ran under; of a fork without a task, that of where it came from.
 func (s *Supervisor) policy(ctx context.Context, f *FeatureRecord) (*profiles.Effective, error) {
-	tasks, err := s.opt.Journal.Tasks(ctx, f.ID)
-	if err == nil && len(tasks) == 0 && f.Origin != "" {
-		tasks, err = s.opt.Journal.Tasks(ctx, f.Origin)
+	text, err := s.opt.Journal.Policy(ctx, f.ID)
+	if errors.Is(err, ErrNotFound) { // which gates there were is not known either
+		return nil, refuse(CodeConfiguration, fmt.Sprintf("run something in it under one: caisson run --feature %s --profile PROFILE -- true", f.Name),
+			"the profile of the feature %s is not known", f.Name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if len(tasks) == 0 {
-		return profiles.Load(profiles.LoadOptions{Name: "default"})
-	}
 	p := &profiles.Effective{}
-	if err := json.Unmarshal(tasks[len(tasks)-1].Profile, p); err != nil {
+	if err := json.Unmarshal(text, p); err != nil {
 		return nil, fmt.Errorf("the profile of feature %s: %w", f.Name, err)
 	}
 	return p, nil

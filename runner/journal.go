@@ -115,8 +115,11 @@ type CheckpointJournal interface {
 	// Claim gives an idempotency key to id (of a task or a checkpoint) unless another has it, and answers that one. The
 	// same key for something else (digest) is an *Error with CodeKey.
 	Claim(ctx context.Context, key, digest, id string) (existing string, err error)
-	// Fork records a feature that begins on a checkpoint of another, in its lineage: FeatureRecord.Index is the
-	// lineage's. ErrExists for the name, ErrNotFound.
+	// Policy is the effective profile that holds for a feature, as JSON: that of its newest task, or without one
+	// that under which it began. ErrNotFound when none is known.
+	Policy(ctx context.Context, featureID string) (json.RawMessage, error)
+	// Fork records a feature that begins on a checkpoint of another, in its lineage and under its policy: FeatureRecord.Index
+	// is the lineage's. ErrExists for the name, ErrNotFound.
 	Fork(ctx context.Context, f FeatureRecord, from string) (FeatureRecord, error)
 	// Restore records a feature that was lost with its record, with its own Index, or that of Lineage when there is one. ErrExists
 	// for the name, the id or the index.
@@ -165,6 +168,8 @@ type FeatureRecord struct {
 	Inodes    quota.Count   // 0: no limit
 	Mechanism string        // that keeps them
 	Driver    string        // of its layers; "" is overlay
+
+	Profile json.RawMessage // the effective profile that it begins under, of a fork or a restored one; written, but answered by Policy
 }
 
 // FeatureUpdate is what may change of a feature; nil stays.

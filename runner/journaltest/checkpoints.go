@@ -273,7 +273,19 @@ func forks(t *testing.T, j runner.Journal) {
 	if a.Origin != root.ID || b.Origin != a.ID || root.Lineage != root.ID || root.Origin != "" {
 		t.Fatalf("%+v %+v", a, b)
 	}
-	_, err := j.Fork(ctx, runner.FeatureRecord{ID: "01fork3", Name: "fork-1"}, root.ID)
+	// A policy goes on from fork to fork, until one has a task of its own.
+	wantPolicy(t, j, b.ID, "default")
+	own := runner.Submission{Feature: a, Task: task("01own"), Admitted: true}
+	own.Task.Profile = json.RawMessage(`{"name":"own"}`)
+	_, err := j.Submit(ctx, own)
+	must(t, err)
+	c := fork("01fork4", "fork-4", a.ID)
+	wantPolicy(t, j, a.ID, "own")
+	wantPolicy(t, j, b.ID, "default")
+	wantPolicy(t, j, c.ID, "own")
+	must(t, j.Forget(ctx, c.ID))
+
+	_, err = j.Fork(ctx, runner.FeatureRecord{ID: "01fork3", Name: "fork-1"}, root.ID)
 	wantErr(t, err, runner.ErrExists)
 	_, err = j.Fork(ctx, runner.FeatureRecord{ID: "01fork3", Name: "fork-3"}, "nobody")
 	wantErr(t, err, runner.ErrNotFound)
@@ -300,12 +312,23 @@ func forks(t *testing.T, j runner.Journal) {
 	kin(b.ID, a.ID, b.ID)
 	must(t, j.Forget(ctx, a.ID))
 	kin(b.ID, b.ID)
+	must(t, j.Compact(ctx))
+	wantPolicy(t, j, b.ID, "default")
 	if f := add(t, j, 20).Feature; f.Index == root.Index {
 		t.Fatal("two lineages have one index")
 	}
 	must(t, j.Forget(ctx, b.ID))
 	_, err = j.Kin(ctx, b.ID)
 	wantErr(t, err, runner.ErrNotFound)
+}
+
+func wantPolicy(t *testing.T, j runner.Journal, id, name string) {
+	t.Helper()
+	got, err := j.Policy(t.Context(), id)
+	must(t, err)
+	if want := fmt.Sprintf("{%q:%q}", "name", name); string(got) != want {
+		t.Fatalf("the policy of %s is %s, want %s", id, got, want)
+	}
 }
 
 func updateFeature(t *testing.T, j runner.Journal) {
@@ -351,11 +374,15 @@ func restore(t *testing.T, j runner.Journal) {
 	if f.Index != 7 || !f.Created.Equal(at) || !f.Direct || f.Labels["a"] != "b" || f.Disk != 1<<20 || f.Inodes != 100 || f.Mechanism != "ext4" || f.Driver != "copy" {
 		t.Fatalf("%+v", f)
 	}
-	fork := runner.FeatureRecord{ID: "fork", Name: "fork", Workspace: "/w", Index: 7, Lineage: "lost", Origin: "lost", Created: at}
+	_, err = j.Policy(ctx, "lost")
+	wantErr(t, err, runner.ErrNotFound)
+	fork := runner.FeatureRecord{ID: "fork", Name: "fork", Workspace: "/w", Index: 7, Lineage: "lost", Origin: "lost", Created: at,
+		Profile: json.RawMessage(`{"name":"kept"}`)}
 	must(t, j.Restore(ctx, fork))
 	if f, err = j.Feature(ctx, "fork"); err != nil || f.Index != 7 || f.Origin != "lost" || f.Lineage != "lost" {
 		t.Fatalf("%+v %v", f, err)
 	}
+	wantPolicy(t, j, "fork", "kept")
 	for _, again := range []runner.FeatureRecord{
 		{ID: "lost", Name: "x", Workspace: "/w", Index: 8}, {ID: "x", Name: "lost", Workspace: "/w", Index: 8}, {ID: "x", Name: "x", Workspace: "/w", Index: 7},
 	} {

@@ -205,7 +205,8 @@ func (s *Store) Timings(ctx context.Context, featureID string) (list []runner.Ti
 // Compact makes the files small: what is unused goes, and the log is written back.
 func (s *Store) Compact(ctx context.Context) error {
 	err := s.tx(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, "DELETE FROM profiles WHERE id NOT IN (SELECT profile_id FROM tasks WHERE profile_id IS NOT NULL)")
+		_, err := tx.ExecContext(ctx, `DELETE FROM profiles WHERE id NOT IN (SELECT profile_id FROM tasks WHERE profile_id IS NOT NULL
+			UNION SELECT profile_id FROM features WHERE profile_id IS NOT NULL)`)
 		return err
 	})
 	if err == nil {

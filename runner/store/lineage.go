@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -20,6 +21,9 @@ func (s *Store) Fork(ctx context.Context, f runner.FeatureRecord, from string) (
 		}
 		f.Workspace, f.Direct, f.Driver = parent.Workspace, parent.Direct, parent.Driver
 		f.Lineage, f.Origin = parent.Lineage, parent.ID
+		if f.Profile, err = policy(ctx, tx, from); err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
 		if err := insertFeature(ctx, tx, &f, nil, now); err != nil {
 			return err
 		}
@@ -31,6 +35,27 @@ func (s *Store) Fork(ctx context.Context, f runner.FeatureRecord, from string) (
 		return err
 	})
 	return got, failure(err)
+}
+
+// Policy is the profile that holds for a feature.
+func (s *Store) Policy(ctx context.Context, featureID string) (json.RawMessage, error) {
+	body, err := policy(ctx, s.db, featureID)
+	if err != nil {
+		err = fmt.Errorf("the profile of feature %s: %w", featureID, err)
+	}
+	return body, failure(err)
+}
+
+func policy(ctx context.Context, q querier, featureID string) (body json.RawMessage, err error) {
+	var text string
+	err = q.QueryRowContext(ctx, `SELECT body FROM (
+			SELECT 1 AS own, t.seq, coalesce(p.body, t.profile) AS body FROM tasks t LEFT JOIN profiles p ON p.id = t.profile_id WHERE t.feature = ?1
+			UNION ALL SELECT 0, 0, p.body FROM features f JOIN profiles p ON p.id = f.profile_id WHERE f.id = ?1)
+		ORDER BY own DESC, seq DESC LIMIT 1`, featureID).Scan(&text)
+	if err != nil {
+		return nil, err
+	}
+	return json.RawMessage(text), nil
 }
 
 // Restore records a feature again.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -70,6 +71,46 @@ func TestMigrate(t *testing.T) {
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// Forks of a version that did not record under what they began get what their nearest origin had.
+func TestMigrateForks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := connect(dsn(path, "rw", "journal_mode(WAL)"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := ""
+	for n := 1; n <= 4; n++ {
+		text, err := migrations.ReadFile(fmt.Sprintf("migrations/%03d.sql", n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		script += string(text)
+	}
+	for i, f := range []struct{ id, origin string }{{"root", ""}, {"fork", "root"}, {"second", "fork"}, {"orphan", "gone"}} {
+		script += fmt.Sprintf(`INSERT INTO features (id, name, workspace, idx, direct, labels, created, origin)
+			VALUES ('%s', '%[1]s', '/w', %d, 0, '{}', %[2]d, '%s');`, f.id, i, f.origin)
+	}
+	if _, err := s.db.Exec(script + `INSERT INTO profiles VALUES (1, '{"name":"older"}', x'00'), (2, '{"name":"newer"}', x'01');
+		INSERT INTO tasks (id, feature, state, profile, profile_digest, remove, created, updated, profile_id)
+		VALUES ('t1', 'root', 'queued', '', '', 0, 1, 1, 1), ('t2', 'root', 'queued', '', '', 0, 2, 2, 2); PRAGMA user_version = 4`); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openFile(t, path)
+	defer s.Close()
+	for id, want := range map[string]string{"root": `{"name":"newer"}`, "fork": `{"name":"newer"}`, "second": `{"name":"newer"}`, "orphan": ""} {
+		got, err := s.Policy(t.Context(), id)
+		if string(got) != want || (want == "") != errors.Is(err, runner.ErrNotFound) {
+			t.Errorf("%s: %s, %v", id, got, err)
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 var migrations embed.FS
 
 // version is the newest schema; migration n leads from version n-1 to n.
-const version = 4
+const version = 5
 
 // pragmas of every connection. WAL mode is a property of the file and set once, when it is made.
 //

@@ -48,11 +48,15 @@ func insertFeature(ctx context.Context, tx *sql.Tx, f *runner.FeatureRecord, ind
 	if err != nil {
 		return err
 	}
+	profile, err := insertProfile(ctx, tx, f.Profile)
+	if err != nil {
+		return err
+	}
 	_, err = tx.ExecContext(ctx, `INSERT INTO features (id, name, workspace, idx, direct, labels, created,
-			lineage, origin, detached, ttl, idle, disk, inodes, mechanism, driver)
-		VALUES (?, ?, ?, coalesce(?, `+lowest+`), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+			lineage, origin, detached, ttl, idle, disk, inodes, mechanism, driver, profile_id)
+		VALUES (?, ?, ?, coalesce(?, `+lowest+`), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		f.ID, f.Name, f.Workspace, index, f.Direct, string(labels), at.UnixNano(),
-		f.Lineage, f.Origin, f.Detached, int64(f.TTL), int64(f.Idle), int64(f.Disk), int64(f.Inodes), f.Mechanism, f.Driver)
+		f.Lineage, f.Origin, f.Detached, int64(f.TTL), int64(f.Idle), int64(f.Disk), int64(f.Inodes), f.Mechanism, f.Driver, profile)
 	return err
 }
 
@@ -102,8 +106,11 @@ func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now tim
 	return move(ctx, tx, runner.Move{TaskID: t.ID, From: runner.StateQueued, To: runner.StatePreparing, Cause: "a slot was free"}, now)
 }
 
-// insertProfile returns the row that holds a profile. Most tasks have the same one.
-func insertProfile(ctx context.Context, tx *sql.Tx, body json.RawMessage) (id int64, err error) {
+// insertProfile returns the row that holds a profile; none for nil. Most tasks have the same one.
+func insertProfile(ctx context.Context, tx *sql.Tx, body json.RawMessage) (id sql.NullInt64, err error) {
+	if body == nil {
+		return id, nil
+	}
 	hash := sha256.Sum256(body)
 	err = tx.QueryRowContext(ctx, "SELECT id FROM profiles WHERE hash = ?", hash[:]).Scan(&id)
 	if !errors.Is(err, sql.ErrNoRows) {
@@ -111,9 +118,11 @@ func insertProfile(ctx context.Context, tx *sql.Tx, body json.RawMessage) (id in
 	}
 	res, err := tx.ExecContext(ctx, "INSERT INTO profiles (body, hash) VALUES (?, ?)", string(body), hash[:])
 	if err != nil {
-		return 0, err
+		return id, err
 	}
-	return res.LastInsertId()
+	id.Valid = true
+	id.Int64, err = res.LastInsertId()
+	return id, err
 }
 
 // Move is one transition, or several in one transaction.
