@@ -75,7 +75,18 @@ func (k entryList) text(texts []string) ([]string, error) {
 
 // policy is a rule as the gateway takes it.
 func (p *Profile) policy(r *NetworkRule) egress.Policy {
-	return egress.Policy{Mode: egress.Mode(r.Mode), Allow: r.Allow, Deny: r.Deny, TLS: r.TLS, Groups: p.Network.Groups, Limits: r.Limits.egress()}
+	return p.Bound(egress.Policy{Mode: egress.Mode(r.Mode), Allow: r.Allow, Deny: r.Deny, TLS: r.TLS, Limits: r.Limits.egress()})
+}
+
+// Bound is a policy with what the profile says for every rule: what is denied, where TLS must be spoken, and, unless it has
+// its own, the groups.
+func (p *Profile) Bound(policy egress.Policy) egress.Policy {
+	policy.Deny = unique(slices.Concat(policy.Deny, p.Network.Deny))
+	policy.TLS = unique(slices.Concat(policy.TLS, p.Network.TLS))
+	if policy.Groups == nil {
+		policy.Groups = p.Network.Groups
+	}
+	return policy
 }
 
 func (l NetworkLimits) egress() egress.Limits {

@@ -53,18 +53,19 @@ func TestBuiltinSteps(t *testing.T) {
 const networkYAML = `network:
   mode: allow
   allow: [corp, 'host:8080']
-  deny: [bad.corp.example]
+  deny: [bad.corp.example, bad.example]
+  tls: ['git.example:8443']
   groups: {corp: ['*.corp.example:443', inner], inner: [10.1.0.0/16]}
   limits: {bytes: 10m, connections: 5, rate: 1m, idle: 30s}
   secrets: [{name: TOKEN, value: 'env:HOST_TOKEN', host: 'host:8080', header: Authorization, format: 'Bearer %s'}]
 rules:
   registry: {allow: [go]}
-  world: {mode: open, deny: [corp], limits: {bytes: 1g}}
+  world: {mode: open, allow: [bad.example], deny: [corp], limits: {bytes: 1g}}
 steps:
   fetch: {network: registry}
   look: {network: world}
   build: {network: none}
-  database: {network: {allow: ['host:5432']}}
+  database: {network: {allow: ['host:5432', bad.example]}}
   plain: {}
 `
 
@@ -82,6 +83,7 @@ func TestRules(t *testing.T) {
 		{"", "10.1.2.3:22", true}, {"", "host.caisson.internal:8080", true}, {"plain", "10.1.2.3:22", true},
 		{"fetch", "proxy.golang.org:443", true}, {"fetch", "git.corp.example:443", false},
 		{"look", "www.example.com:80", true}, {"look", "git.corp.example:443", false}, {"look", "10.1.2.3:22", false},
+		{"look", "bad.example:80", false}, {"database", "bad.example:80", false}, // what the profile denies, no rule allows
 		{"build", "proxy.golang.org:443", false},
 		{"database", "host.caisson.internal:5432", true}, {"database", "host.caisson.internal:8080", false},
 	} {
@@ -89,10 +91,15 @@ func TestRules(t *testing.T) {
 			t.Errorf("%q to %s: %+v", c.step, c.destination, v)
 		}
 	}
+	for _, step := range []string{"", "fetch", "look", "database"} {
+		if p, err := e.StepRule(step); err != nil || !slices.Equal(p.TLS, []string{"git.example:8443"}) {
+			t.Errorf("TLS must be spoken by %q at %q (%v)", step, p.TLS, err)
+		}
+	}
 	if l := e.NetworkTotal(); l != (egress.Limits{Bytes: 10 << 20, Connections: 5, Rate: 1 << 20, Idle: 30 * time.Second}) {
 		t.Errorf("limits %+v", l)
 	}
-	if got := e.Origins["rules.registry"]; !strings.HasSuffix(got, "x.yaml:9") {
+	if got := e.Origins["rules.registry"]; !strings.HasSuffix(got, "x.yaml:10") {
 		t.Errorf("the rule is said to come from %s", got)
 	}
 	o.Name = "y"

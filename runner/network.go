@@ -57,11 +57,7 @@ func rulesOf(r *Request) ([]*egress.Rule, error) {
 // ruleOf is a step's own rule, else the one that the profile has for steps of its name.
 func ruleOf(p *profiles.Effective, st *Step) (*egress.Rule, error) {
 	if st.Network != nil {
-		policy := *st.Network
-		if policy.Groups == nil {
-			policy.Groups = p.Network.Groups
-		}
-		policy.Deny = append(slices.Clone(policy.Deny), p.Network.Deny...)
+		policy := p.Bound(*st.Network)
 		if policy.Limits == (egress.Limits{}) {
 			policy.Limits = p.NetworkTotal()
 		}
