@@ -164,10 +164,16 @@ func address(a tcpip.Address) netip.Addr {
 func (g *Gateway) rule() *Rule { return g.current.Load().rule }
 
 // SetRule is a step's beginning: its rule holds from now on, also for connections that are there. A step that goes on under
-// another rule, because others have come or gone, goes on with what is left to it.
+// another rule, because others have come or gone, goes on with what is left to it. Step 0 is several steps at once, or none;
+// its limits begin anew each time.
 func (g *Gateway) SetRule(step int, r *Rule) {
 	if r == nil {
 		r = None()
+	}
+	if step != 0 {
+		g.mu.Lock()
+		delete(g.budgets, 0)
+		g.mu.Unlock()
 	}
 	g.current.Store(&epoch{rule: r, step: step, used: g.budgetOf(step, r.limits)})
 	select {

@@ -74,7 +74,7 @@ func (m *meter) Write(p []byte) (int, error) {
 			}
 			count.Add(int64(len(part)))
 			if reason := b.exceeded(); reason != "" {
-				f.cut(RuleBytes, reason, "")
+				f.exceed(epoch.step, reason)
 				return written, errors.New(reason)
 			}
 		}
@@ -188,11 +188,24 @@ func (f *flow) ending(end func()) {
 
 // cut ends a flow from outside of it.
 func (f *flow) cut(rule, reason, remedy string) {
+	f.endBy(Event{Step: f.event.Step, Rule: rule, Reason: reason, Remedy: remedy})
+}
+
+// exceed ends a flow by a limit. It is the step's doing only if the flow is its own, and not of a time when others ran too.
+func (f *flow) exceed(step int, reason string) {
+	if step != f.event.Step {
+		step = 0
+	}
+	f.endBy(Event{Step: step, Rule: RuleBytes, Reason: reason})
+}
+
+func (f *flow) endBy(why Event) {
 	f.mu.Lock()
 	ends := f.ends
 	first := f.why.Verdict == "" && !f.ended
 	if first {
-		f.why = Event{Verdict: VerdictCut, Rule: rule, Reason: reason, Remedy: remedy}
+		why.Verdict = VerdictCut
+		f.why = why
 	}
 	f.mu.Unlock()
 	if first {
@@ -219,7 +232,7 @@ func (f *flow) end(verdict string, err error) {
 		e.Rule, e.Reason, e.Remedy = refused.v.Rule, refused.v.Reason, refused.v.Remedy
 	}
 	if why.Verdict != "" {
-		e.Verdict, e.Rule, e.Reason, e.Remedy = why.Verdict, why.Rule, why.Reason, why.Remedy
+		e.Step, e.Verdict, e.Rule, e.Reason, e.Remedy = why.Step, why.Verdict, why.Rule, why.Reason, why.Remedy
 	}
 	f.g.tell(e)
 }

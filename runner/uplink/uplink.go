@@ -2,8 +2,8 @@
 // that run now. It knows nothing of tasks and of journals.
 //
 // Steps that run at the same time share the sandbox's network namespace. What holds is what each of their rules allows: a step
-// that begins takes connections away from the others, and never gives them any. What the gateway tells belongs to the step
-// that began last.
+// that begins takes connections away from the others, and never gives them any. Whose a connection is that begins while several
+// run, the gateway cannot know: it is told to all of them as shared, counts for none, and no step fails by it.
 package uplink
 
 import (
@@ -27,7 +27,7 @@ type Options struct {
 	Total   egress.Limits // of all steps together
 	Outside egress.Outside
 	Headers []egress.Header
-	Stray   func(egress.Event) // what belongs to no step that runs: callers of published ports, mostly
+	Stray   func(egress.Event) // what belongs to no one step: what began while several ran, or none
 }
 
 // Uplink is safe for concurrent use. A nil Uplink can be closed.
@@ -132,7 +132,7 @@ func (u *Uplink) gateway() *egress.Gateway {
 	return u.gate
 }
 
-// current is the rule that all running steps agree on, and the number of the newest.
+// current is the rule that all running steps agree on, and the number of the only one; 0 when there are others.
 func (u *Uplink) current() (int, *egress.Rule) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -143,7 +143,10 @@ func (u *Uplink) current() (int, *egress.Rule) {
 	for _, s := range slices.Backward(u.steps) {
 		rules = append(rules, s.rule)
 	}
-	return u.steps[len(u.steps)-1].number, egress.All(rules...)
+	if len(u.steps) > 1 {
+		return 0, egress.All(rules...)
+	}
+	return u.steps[0].number, rules[0]
 }
 
 // enforce has the gateway keep the current rule. u.changing is held.
@@ -159,7 +162,7 @@ func (u *Uplink) forget(s *Step) {
 	u.steps = slices.DeleteFunc(u.steps, func(o *Step) bool { return o == s })
 }
 
-// tell passes an event on to its step.
+// tell passes an event on to its step, or shows it to all whose it may be.
 func (u *Uplink) tell(e egress.Event) {
 	u.mu.Lock()
 	i := slices.IndexFunc(u.steps, func(s *Step) bool { return s.number == e.Step })
@@ -167,6 +170,11 @@ func (u *Uplink) tell(e egress.Event) {
 	if i >= 0 {
 		told = u.steps[i].told
 		u.steps[i].use.add(e)
+	} else {
+		e.Step = 0
+		for _, s := range u.steps {
+			s.use.share(e)
+		}
 	}
 	u.mu.Unlock()
 	if told != nil {

@@ -159,7 +159,7 @@ func TestTogether(t *testing.T) {
 	if reaches() {
 		t.Error("a third step brings the network back")
 	}
-	if use := third.End(); len(use.Destinations) != 1 || use.Destinations[0].Verdict != egress.VerdictRefused {
+	if use := third.End(); len(use.Destinations) != 1 || use.Destinations[0].Verdict != egress.VerdictRefused || !use.Destinations[0].Shared {
 		t.Errorf("the third step did %+v", use)
 	}
 	if use := second.End(); len(use.Destinations) != 1 || use.Destinations[0].To != to {
@@ -171,6 +171,9 @@ func TestTogether(t *testing.T) {
 	use := first.End()
 	got := 0
 	for _, d := range use.Destinations { // one may have been cut by the second step's beginning, just before its end
+		if d.Shared {
+			continue
+		}
 		if d.Verdict == egress.VerdictRefused {
 			t.Errorf("the first step was refused %+v", d)
 		}
@@ -181,6 +184,60 @@ func TestTogether(t *testing.T) {
 	}
 	if reaches() || b.asked != 1 {
 		t.Errorf("when no step runs, somebody reaches something; asked %d times", b.asked)
+	}
+}
+
+// TestWhose: what begins while two steps run counts for neither, and neither fails by it; both are shown it.
+func TestWhose(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for c, err := l.Accept(); err == nil; c, err = l.Accept() {
+			_, _ = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+	}()
+	b := newBox(t)
+	stray := make(chan egress.Event, 10)
+	u := New(Options{Sandbox: b, Stray: func(e egress.Event) { stray <- e }})
+	t.Cleanup(func() {
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	u.opt.Outside.Dial = func(ctx context.Context, _ netip.AddrPort) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", l.Addr().String())
+	}
+	const to = "203.0.113.7:7"
+	few := rule(t, egress.Policy{Mode: egress.ModeAllow, Allow: []string{to}, Limits: egress.Limits{Bytes: 2 << 10}})
+	told := func(e egress.Event) { t.Errorf("a step is told %+v", e) }
+	older, err := u.Begin(t.Context(), few, told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer, err := u.Begin(t.Context(), few, told)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c net.Conn
+	b.in(func() { c, err = net.Dial("tcp", to) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for err == nil { // until it is cut
+		_, err = c.Write(make([]byte, 1<<10))
+	}
+	if e := <-stray; e.Step != 0 || e.Rule != egress.RuleBytes || e.Verdict != egress.VerdictCut {
+		t.Errorf("of nobody is told %+v", e)
+	}
+	for name, s := range map[string]*Step{"older": older, "newer": newer} {
+		if use := s.End(); use.Limit != "" || use.Out != 0 || len(use.Destinations) != 1 || !use.Destinations[0].Shared {
+			t.Errorf("the %s step did %+v", name, use)
+		}
 	}
 }
 

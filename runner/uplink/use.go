@@ -33,6 +33,7 @@ type Destination struct {
 	In          int64  `json:"in,omitempty"`
 	Reason      string `json:"reason,omitempty"` // of the first
 	Remedy      string `json:"remedy,omitempty"` // the entry that would allow it
+	Shared      bool   `json:"shared,omitempty"` // other steps ran, and it may have been one of them; bytes are not counted
 }
 
 // To is the destination of an event as rules name it.
@@ -52,9 +53,19 @@ func (u *Use) add(e egress.Event) {
 	if u.Limit == "" && (e.Rule == egress.RuleBytes || e.Rule == egress.RuleConnections) {
 		u.Limit, u.Reason = e.Rule, e.Reason
 	}
+	u.list(e, false)
+}
+
+// share adds what may be another step's: it is listed, and charged to nobody.
+func (u *Use) share(e egress.Event) {
+	e.Out, e.In = 0, 0
+	u.list(e, true)
+}
+
+func (u *Use) list(e egress.Event, shared bool) {
 	to := To(&e)
 	i := slices.IndexFunc(u.Destinations, func(d Destination) bool {
-		return d.To == to && d.Protocol == e.Protocol && d.Verdict == e.Verdict && d.Rule == e.Rule
+		return d.To == to && d.Protocol == e.Protocol && d.Verdict == e.Verdict && d.Rule == e.Rule && d.Shared == shared
 	})
 	switch {
 	case i < 0 && len(u.Destinations) == maxDestinations:
@@ -63,7 +74,7 @@ func (u *Use) add(e egress.Event) {
 	case i < 0:
 		i = len(u.Destinations)
 		u.Destinations = append(u.Destinations, Destination{To: to, Protocol: e.Protocol, Verdict: e.Verdict, Rule: e.Rule,
-			Reason: e.Reason, Remedy: e.Remedy})
+			Reason: e.Reason, Remedy: e.Remedy, Shared: shared})
 	}
 	d := &u.Destinations[i]
 	d.Connections++
