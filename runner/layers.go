@@ -195,7 +195,10 @@ func (x *session) make(ctx context.Context) (err error) {
 		}
 	}
 	if err == nil && x.fresh {
-		err = errors.Join(noteBoot(x.dir), x.identify())
+		err = noteBoot(x.dir)
+	}
+	if err == nil {
+		err = x.s.identify(&x.feature)
 	}
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,7 +17,7 @@ import (
 )
 
 // identity is what a feature's directory says of it, so that its record can be made again. It is written once there is a
-// record: a directory that has it and no record is of a journal that was lost, and not one that was cut short.
+// record, and again when what it says has changed.
 type identity struct {
 	Version   int               `json:"version"`
 	ID        string            `json:"id"`
@@ -33,61 +34,117 @@ type identity struct {
 	Driver    string            `json:"driver,omitempty"`
 }
 
-// IdentityFile is the name of a feature's identity in its directory features/ID.
-const IdentityFile = "feature.json"
+// identityFile is the name of a feature's identity in its directory features/ID.
+const identityFile = "feature.json"
 
 const identityVersion = 1
 
-// identify writes the identity of a feature that has a record.
-func (x *session) identify() error {
-	f := &x.feature
+// identify has the directory of a feature, which has a record, say what it is. Its lock is held.
+func (s *Supervisor) identify(f *FeatureRecord) error {
 	text, err := json.Marshal(identity{identityVersion, f.ID, f.Name, f.Workspace, f.Index, f.Direct, f.Labels, f.Created, f.Origin,
 		f.Disk, f.Inodes, f.Mechanism, f.Driver})
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(x.dir, IdentityFile), text, 0o600)
+	path := filepath.Join(s.featureDir(f.ID), identityFile)
+	if was, err := os.ReadFile(path); err == nil && bytes.Equal(was, text) {
+		return nil
+	}
+	if err := os.WriteFile(path+".tmp", text, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
+}
+
+// identifyOld does so for a feature of an older version, unless somebody works on it, who does it himself.
+func (s *Supervisor) identifyOld(ctx context.Context, f *FeatureRecord) error {
+	dir := s.featureDir(f.ID)
+	if _, err := os.Lstat(filepath.Join(dir, identityFile)); err == nil || !hadRecord(dir) || f.Damaged != "" {
+		return nil //nolint:nilerr // it has none
+	}
+	l, err := flock.Inherit(ctx, lockFile(dir), flock.Exclusive)
+	if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.identify(f), l.Release())
+}
+
+// hadRecord reports whether a feature's directory is of one that had a record once, and not of one whose making was cut
+// short: these two are written later. Older versions wrote only the one.
+func hadRecord(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, identityFile))
+	if err != nil {
+		_, err = os.Lstat(machineID(dir))
+	}
+	return err == nil
+}
+
+// OnDisk lists the ids of the features in a state directory, sorted, whether its store knows them or not.
+func OnDisk(state string) ([]string, error) {
+	dirs, err := os.ReadDir(filepath.Join(state, "features"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var ids []string
+	for _, d := range dirs {
+		if hadRecord(filepath.Join(state, "features", d.Name())) {
+			ids = append(ids, d.Name())
+		}
+	}
+	return ids, err
 }
 
 // lost reads the identities of features without a record, oldest first.
-func (s *Supervisor) lost(ctx context.Context, r *GCReport) ([]FeatureRecord, error) {
-	known, err := s.known(ctx)
+func (s *Supervisor) lost(known map[string]FeatureRecord, r *GCReport) ([]FeatureRecord, error) {
+	ids, err := OnDisk(s.dir)
 	if err != nil {
-		return nil, err
-	}
-	files, err := filepath.Glob(filepath.Join(s.dir, "features", "*", IdentityFile))
-	if err != nil {
-		return nil, err
+		return nil, stateFailure(err)
 	}
 	var list []FeatureRecord
-	for _, file := range files {
-		id := filepath.Base(filepath.Dir(file))
-		if known[id] {
+	for _, id := range ids {
+		if _, ok := known[id]; ok {
 			continue
 		}
-		var i identity
-		text, err := os.ReadFile(file)
-		if err == nil {
-			err = json.Unmarshal(text, &i)
-		}
-		if err == nil && (i.Version != identityVersion || i.ID != id || !nameRule().MatchString(i.Name) || i.Index < 0 || i.Index > maxIndex) {
-			err = errors.New("is not of this feature, or of another version")
-		}
+		f, err := s.read(id)
 		if err != nil {
-			r.Damaged = append(r.Damaged, fmt.Sprintf("%s: %v", file, err))
+			r.problem(fmt.Errorf("%s is a feature that the store has lost, and does not say which: %w; put the store back from a copy, or remove the directory",
+				s.featureDir(id), err))
 			continue
 		}
-		list = append(list, FeatureRecord{ID: i.ID, Name: i.Name, Workspace: i.Workspace, Index: i.Index, Direct: i.Direct, Labels: i.Labels,
-			Created: i.Created, Origin: i.Origin, Disk: i.Disk, Inodes: i.Inodes, Mechanism: i.Mechanism, Driver: i.Driver})
+		list = append(list, *f)
 	}
 	slices.SortFunc(list, func(a, b FeatureRecord) int { return a.Created.Compare(b.Created) })
 	return list, nil
 }
 
+// read is what a feature's directory says of it.
+func (s *Supervisor) read(id string) (*FeatureRecord, error) {
+	var i identity
+	text, err := os.ReadFile(filepath.Join(s.featureDir(id), identityFile))
+	if err == nil {
+		err = json.Unmarshal(text, &i)
+	}
+	if err == nil && (i.Version != identityVersion || i.ID != id || !nameRule().MatchString(i.Name) || i.Index < 0 || i.Index > maxIndex) {
+		err = fmt.Errorf("its %s is not of this feature, or of another version", identityFile)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &FeatureRecord{ID: i.ID, Name: i.Name, Workspace: i.Workspace, Index: i.Index, Direct: i.Direct, Labels: i.Labels,
+		Created: i.Created, Origin: i.Origin, Disk: i.Disk, Inodes: i.Inodes, Mechanism: i.Mechanism, Driver: i.Driver}, nil
+}
+
 // restore makes the records of features again that the journal has lost. Their tasks are lost; their checkpoints are found on
 // disk by who repairs them next.
 func (s *Supervisor) restore(ctx context.Context, r *GCReport) error {
-	list, err := s.lost(ctx, r)
+	known, err := s.known(ctx)
+	if err != nil {
+		return err
+	}
+	list, err := s.lost(known, r)
 	if err != nil {
 		return err
 	}

@@ -252,8 +252,10 @@ func (s *Supervisor) sweep(ctx context.Context, r *GCReport) error {
 		return err
 	}
 	for _, d := range dirs {
-		if !known[d.Name()] {
+		if f, ok := known[d.Name()]; !ok {
 			r.problem(s.sweepFeature(ctx, r, d.Name()))
+		} else if !r.DryRun {
+			r.problem(s.identifyOld(ctx, &f))
 		}
 	}
 	tmp, err := os.ReadDir(filepath.Join(s.state, "tmp"))
@@ -266,15 +268,16 @@ func (s *Supervisor) sweep(ctx context.Context, r *GCReport) error {
 	return nil
 }
 
-func (s *Supervisor) known(ctx context.Context) (map[string]bool, error) {
-	known := map[string]bool{}
+// known are the features that have a record, by id.
+func (s *Supervisor) known(ctx context.Context) (map[string]FeatureRecord, error) {
+	known := map[string]FeatureRecord{}
 	features, err := s.opt.Journal.Features(ctx)
 	if err != nil {
 		return nil, err
 	}
 	half, err := s.opt.Journal.Unfinished(ctx)
 	for _, f := range append(features, half...) {
-		known[f.ID] = true
+		known[f.ID] = f
 	}
 	return known, err
 }
@@ -290,10 +293,11 @@ func (s *Supervisor) sweepFeature(ctx context.Context, r *GCReport, id string) e
 	}
 	defer func() { _ = l.Release() }()
 	// With the lock held, nobody but us can record it any more.
-	if known, err := s.known(ctx); err != nil || known[id] {
+	known, err := s.known(ctx)
+	if _, ok := known[id]; err != nil || ok {
 		return err
 	}
-	if _, err := os.Lstat(filepath.Join(dir, IdentityFile)); err == nil {
+	if hadRecord(dir) {
 		return fmt.Errorf("%s is a feature that the store has lost: caisson doctor --repair brings it back", dir)
 	}
 	r.Directories = append(r.Directories, dir)

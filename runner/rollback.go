@@ -329,7 +329,7 @@ func (x *session) forkFrom(ctx context.Context, origin *session, at string) (err
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.Mkdir(x.logDir(), 0o700), writeOnce(machineID(x.dir), x.feature.ID))
+	return os.Mkdir(x.logDir(), 0o700)
 }
 
 func (x *session) recordFork(ctx context.Context, from string) error {
@@ -342,7 +342,7 @@ func (x *session) recordFork(ctx context.Context, from string) error {
 		switch {
 		case err == nil:
 			x.feature = f
-			_ = x.identify() // it is only missed when the store is lost
+			_ = x.s.identify(&x.feature) // or its first task does
 			return nil
 		case errors.Is(err, ErrExists) && !named && try < maxNames:
 		case errors.Is(err, ErrExists):

@@ -68,13 +68,17 @@ func runRepair(ctx context.Context, a *app) error {
 		return err
 	}
 	if a.json {
-		return a.printJSON(repairReport{report, repaired})
+		err = a.printJSON(repairReport{report, repaired})
+	} else {
+		for _, r := range repaired {
+			fmt.Fprintf(a.stdout, "repaired\t%s\n", r)
+		}
+		a.printGC(report)
 	}
-	for _, r := range repaired {
-		fmt.Fprintf(a.stdout, "repaired\t%s\n", r)
+	if err == nil && len(report.Problems) > 0 {
+		return exitError(exitRefused)
 	}
-	a.printGC(report)
-	return nil
+	return err
 }
 
 // repairStore makes the rows of the store readable again that are not; what was in them is lost.

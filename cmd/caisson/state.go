@@ -134,7 +134,7 @@ func storeIsThere(o *runner.Options) error {
 	if _, err := os.Lstat(filepath.Join(o.StateDir, storeFile)); o.Memory || !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	features, err := filepath.Glob(filepath.Join(o.StateDir, "features", "*", runner.IdentityFile))
+	features, err := runner.OnDisk(o.StateDir)
 	if err != nil || len(features) == 0 {
 		return err
 	}
