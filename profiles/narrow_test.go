@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caisson-dev/caisson/isolation/egress"
 )
@@ -283,6 +284,25 @@ func TestUsersWordIsLast(t *testing.T) {
 	o.Flags = map[string][]string{"memory": {"512m"}}
 	if _, err := Load(o); err == nil {
 		t.Error("the workspace said more than the flag, and nobody minded")
+	}
+}
+
+// TestTaskInTheWorkspaceGetsNoMoreTime: than the profile has, and one outside gets what it asks for.
+func TestTaskInTheWorkspaceGetsNoMoreTime(t *testing.T) {
+	const task = "steps: [{run: a, timeout: 2h}, {run: b, timeout: 1s}, {run: c}]\n"
+	root := tree(t, map[string]string{"workspace/task.yaml": task, "outside/task.yaml": task})
+	o := options(root)
+	p := load(t, o)
+	for dir, want := range map[string][]time.Duration{"workspace": {10 * time.Minute, time.Second, 0}, "outside": {2 * time.Hour, time.Second, 0}} {
+		got, err := o.LoadTask(filepath.Join(root, dir, "task.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range got.Steps {
+			if wall := got.Steps[i].Wall(&p.Profile); wall != want[i] {
+				t.Errorf("%s: step %d gets %s, want %s", dir, i+1, wall, want[i])
+			}
+		}
 	}
 }
 

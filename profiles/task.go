@@ -29,9 +29,11 @@ type TaskStep struct {
 	Network *StepPolicy       // over what the profile has for Name
 	Env     map[string]string // over the profile's
 	Workdir string            // inside
-	Timeout time.Duration     // 0: the profile's
+	Timeout time.Duration     // 0: the profile's; see Wall
 	Retry   bool              // it may be run again after it was interrupted
 	Source  string            // FILE:LINE
+
+	untrusted bool // the file lies in the workspace
 }
 
 // LoadTask reads a file of steps strictly. One that lies in o.Workspace is the untrusted side's: it chooses neither its profile
@@ -126,7 +128,7 @@ func (r *taskReader) task(root *yaml.Node) *Task {
 }
 
 func (r *taskReader) step(at string, n *yaml.Node) TaskStep {
-	s := TaskStep{Source: fmt.Sprintf("%s:%d", r.source, n.Line)}
+	s := TaskStep{Source: fmt.Sprintf("%s:%d", r.source, n.Line), untrusted: r.untrusted}
 	r.each(at, n, taskStepKeys, func(key string, _, content *yaml.Node) (err error) {
 		switch key {
 		case "name":
@@ -219,6 +221,14 @@ func (s *TaskStep) Rule(p *Profile) (*egress.Policy, error) {
 		return nil, &Error{Source: s.Source, Key: "network", Message: err.Error()}
 	}
 	return &policy, nil
+}
+
+// Wall is a step's wall time under a profile; 0: the profile's. A file inside the workspace gets no more than that.
+func (s *TaskStep) Wall(p *Profile) time.Duration {
+	if s.untrusted {
+		return min(s.Timeout, time.Duration(p.Limits.Timeout))
+	}
+	return s.Timeout
 }
 
 // Environ is Env as NAME=VALUE, sorted.

@@ -164,7 +164,7 @@ func (o *runOptions) commands(p *profiles.Effective) ([]runner.Step, error) {
 			if err != nil {
 				return nil, err
 			}
-			steps = append(steps, runner.Step{Name: s.Name, Args: s.Args, Network: rule, Env: s.Environ(), Cwd: s.Workdir, Timeout: s.Timeout, Retry: s.Retry})
+			steps = append(steps, runner.Step{Name: s.Name, Args: s.Args, Network: rule, Env: s.Environ(), Cwd: s.Workdir, Timeout: s.Wall(&p.Profile), Retry: s.Retry})
 		}
 	}
 	for i := range steps {
