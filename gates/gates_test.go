@@ -131,21 +131,37 @@ func TestWriteText(t *testing.T) {
 			{Rule: "executable", Path: "run.sh", Message: "becomes executable", Severity: SeverityInfo},
 			{Rule: "link", Path: "a\x1b[2J\xff", Line: 3, Message: "leaves", Remedy: "make it relative", Severity: SeverityBlock},
 		}},
-		{Gate: "tests", Status: Error, Mode: ModeBlock, Reason: "no report"},
+		{Gate: "lock", Status: Pass, Mode: ModeBlock},
+		{Gate: "tests", Status: Error, Mode: ModeBlock, Reason: "no report\r\ngate tests: pass", Remedy: "make one"},
+		{Gate: "scope", Status: Fail, Mode: ModeMandatory, Findings: []Finding{
+			{Rule: "protected", Path: "a", Message: "is protected", Severity: SeverityWarn},
+			{Rule: "outside", Message: "\x1b]0;title\a\u202e", Severity: SeverityBlock},
+		}},
 	}
 	var b bytes.Buffer
-	if err := WriteText(&b, vs); err != nil {
+	if err := WriteText(&b, vs, 1); err != nil {
 		t.Fatal(err)
 	}
-	want := `gate paths: fail (warns only)
-  block "a\x1b[2J\xff":3: leaves [link]
+	want := `gate tests: error: "no report\r\ngate tests: pass"
+  make one
+gate scope: fail
+  block the change: "\x1b]0;title\a\u202e" [outside]
+  and 1 more
+gate paths: fail (warns only)
+  warn  "a\x1b[2J\xff":3: leaves [link]
         make it relative
-  info  run.sh: becomes executable [executable]
-  and 7 more
-gate tests: error: no report
+  and 8 more
+gate lock: pass
 `
 	if b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
+	}
+	b.Reset()
+	if err := WriteText(&b, vs[:1], 0); err != nil || !strings.Contains(b.String(), "  info  run.sh: becomes executable [executable]\n  and 7 more\n") {
+		t.Errorf("%v: not all of\n%s", err, b.String())
+	}
+	if blocking := Blocking(vs); len(blocking) != 2 || blocking[0].Gate != "tests" || blocking[1].Gate != "scope" {
+		t.Errorf("%+v block", blocking)
 	}
 }
 

@@ -48,7 +48,7 @@ type ReadError struct {
 }
 
 func (e *ReadError) Error() string {
-	return fmt.Sprintf("%s cannot be read: %v", display(e.Path), e.Err)
+	return fmt.Sprintf("%s cannot be read: %v", Quote(e.Path), e.Err)
 }
 
 func (e *ReadError) Unwrap() error { return e.Err }

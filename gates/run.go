@@ -135,14 +135,10 @@ func (v *Verdict) soundness(something bool) error {
 
 // Blocked says whether the verdicts forbid to promote: a gate that blocks or is mandatory (or whose mode is
 // unknown) neither passed nor is off. No verdict at all forbids it too: nobody looked.
-func Blocked(vs []Verdict) bool {
-	for _, v := range vs {
-		if !v.accepts() {
-			return true
-		}
-	}
-	return len(vs) == 0
-}
+func Blocked(vs []Verdict) bool { return len(vs) == 0 || len(Blocking(vs)) > 0 }
+
+// Blocking returns the verdicts that forbid to promote, in their order.
+func Blocking(vs []Verdict) []Verdict { return slices.DeleteFunc(slices.Clone(vs), Verdict.accepts) }
 
 func (v Verdict) accepts() bool {
 	switch v.Mode {

@@ -10,31 +10,62 @@ import (
 	"unicode"
 )
 
-// WriteText writes verdicts for people: per gate its answer, then its findings, the worst first, each with
-// file, message and remedy. Names that could play tricks on a terminal are quoted.
-func WriteText(w io.Writer, vs []Verdict) error {
+// WriteText writes verdicts for people, those that block first: per gate its answer, then its findings, the worst first,
+// each with file, message and remedy. Of each gate it lists at most this many findings, so that the noise of one does not
+// hide another; 0 is all. Texts that could play tricks on a terminal are quoted.
+func WriteText(w io.Writer, vs []Verdict, most int) error {
+	blockFirst := slices.Clone(vs)
+	slices.SortStableFunc(blockFirst, func(x, y Verdict) int {
+		switch {
+		case x.accepts() == y.accepts():
+			return 0
+		case y.accepts():
+			return -1
+		}
+		return 1
+	})
 	var b strings.Builder
-	for _, v := range vs {
-		fmt.Fprintf(&b, "gate %s: %s", v.Gate, v.Status)
-		if v.Reason != "" {
-			fmt.Fprintf(&b, ": %s", display(v.Reason))
-		}
-		if v.Mode == ModeWarn && v.Status != Pass {
-			b.WriteString(" (warns only)")
-		}
-		b.WriteByte('\n')
-		if v.Remedy != "" {
-			fmt.Fprintf(&b, "  %s\n", display(v.Remedy))
-		}
-		for _, f := range WorstFirst(v.Findings) {
-			f.write(&b)
-		}
-		if v.Dropped > 0 {
-			fmt.Fprintf(&b, "  and %d more\n", v.Dropped)
-		}
+	for i := range blockFirst {
+		blockFirst[i].write(&b, most)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func (v *Verdict) write(b *strings.Builder, most int) {
+	fmt.Fprintf(b, "gate %s: %s", v.Gate, v.Status)
+	if v.Reason != "" {
+		fmt.Fprintf(b, ": %s", Quote(v.Reason))
+	}
+	if v.Mode == ModeWarn && v.Status != Pass {
+		b.WriteString(" (warns only)")
+	}
+	b.WriteByte('\n')
+	if v.Remedy != "" {
+		fmt.Fprintf(b, "  %s\n", Quote(v.Remedy))
+	}
+	listed := v.told()
+	if most > 0 && len(listed) > most {
+		listed = listed[:most]
+	}
+	for _, f := range listed {
+		fmt.Fprintf(b, "  %-5s %s\n", f.Severity, f.text())
+		if f.Remedy != "" {
+			fmt.Fprintf(b, "        %s\n", Quote(f.Remedy))
+		}
+	}
+	if more := len(v.Findings) - len(listed) + v.Dropped; more > 0 {
+		fmt.Fprintf(b, "  and %d more\n", more)
+	}
+}
+
+// told is what is said of the findings, the worst first: those of a gate that only warns do not block.
+func (v *Verdict) told() []Finding {
+	findings := WorstFirst(v.Findings)
+	if v.Mode == ModeWarn {
+		findings = capped(findings, SeverityWarn)
+	}
+	return findings
 }
 
 // WorstFirst returns findings with the worst first, otherwise in their order.
@@ -44,19 +75,18 @@ func WorstFirst(findings []Finding) []Finding {
 	return worst
 }
 
-func (f Finding) write(b *strings.Builder) {
-	where := cmp.Or(display(f.Path), "the change")
+// text is the finding on one line.
+func (f *Finding) text() string {
+	where := cmp.Or(Quote(f.Path), "the change")
 	if f.Line > 0 {
 		where += ":" + strconv.Itoa(f.Line)
 	}
-	fmt.Fprintf(b, "  %-5s %s: %s [%s]\n", f.Severity, where, display(f.Message), f.Rule)
-	if f.Remedy != "" {
-		fmt.Fprintf(b, "        %s\n", display(f.Remedy))
-	}
+	return fmt.Sprintf("%s: %s [%s]", where, Quote(f.Message), f.Rule)
 }
 
-// display quotes what holds anything but printable characters.
-func display(s string) string {
+// Quote returns a text as a terminal may have it, on one line: quoted as in Go when it holds anything but printable
+// characters.
+func Quote(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
 	}

@@ -181,10 +181,7 @@ func typedByKind(err error) *Error {
 func blockedError(feature string, verdicts []gates.Verdict) *Error {
 	var names []string
 	word := true
-	for _, v := range verdicts {
-		if !gates.Blocked([]gates.Verdict{v}) {
-			continue
-		}
+	for _, v := range gates.Blocking(verdicts) {
 		names = append(names, v.Gate)
 		word = word && v.Status == gates.Fail && !slices.ContainsFunc(v.Findings, func(f gates.Finding) bool {
 			return f.Severity == gates.SeverityBlock && !slices.Contains([]string{"protected", "protected-link", "git-repository"}, f.Rule)

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"golang.org/x/term"
+
+	"github.com/caisson-dev/caisson/gates"
 )
 
 // app is one invocation: where it reads and writes, and the options that every command has.
@@ -64,10 +66,10 @@ func writeJSON(w io.Writer, v any, indent string) error {
 	return e.Encode(v)
 }
 
-// note writes one line for people, never with --json.
+// note writes one line for people, never with --json. Whatever it names, it stays one line of printable characters.
 func (a *app) note(format string, args ...any) {
 	if !a.json {
-		a.say("caisson: "+format+"\n", args...)
+		a.say("caisson: %s\n", gates.Quote(fmt.Sprintf(format, args...)))
 	}
 }
 

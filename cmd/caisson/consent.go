@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/runner"
 )
 
@@ -25,7 +26,7 @@ func (a *app) withConsent(r *runner.Request, run func() error) error {
 
 // confirm asks a question of yes or no; nothing is no. The terminal may be in raw mode, where a line ends in CR.
 func (a *app) confirm(question string) bool {
-	a.say("caisson: %s\r\nrun it all the same? [y/N] ", question)
+	a.say("caisson: %s\r\nrun it all the same? [y/N] ", gates.Quote(question))
 	var line []byte
 	for b := make([]byte, 1); ; {
 		if n, err := a.stdin.Read(b); n == 0 || err != nil || b[0] == 3 || b[0] == 4 { // ^C and ^D, raw

@@ -168,32 +168,31 @@ func (a *app) report(e *runner.Error, err error) {
 		}
 		fmt.Fprintf(a.stderr, "  %s: %s\n", snapshot.Quote(c.Path), c.Reason)
 	}
-	a.reportFindings(event.Gates)
+	a.reportBlocking(event.Gates)
 }
 
 // reportLines is how people see a failure.
 func (a *app) reportLines(code, cause, remedy string) {
-	const indent = "\n          "
 	a.say("caisson: %s\n", code)
-	fmt.Fprintf(a.stderr, "  cause:  %s\n", strings.ReplaceAll(cause, "\n", indent))
+	fmt.Fprintf(a.stderr, "  cause:  %s\n", lines(cause))
 	if remedy != "" {
-		fmt.Fprintf(a.stderr, "  remedy: %s\n", strings.ReplaceAll(remedy, "\n", indent))
+		fmt.Fprintf(a.stderr, "  remedy: %s\n", lines(remedy))
 	}
 }
 
-// maxListed is how many conflicts or findings are listed for people; --json has them all.
+// lines sets the lines of a text below each other; names that a task chose play no tricks in them.
+func lines(text string) string {
+	all := strings.Split(text, "\n")
+	for i := range all {
+		all[i] = gates.Quote(all[i])
+	}
+	return strings.Join(all, "\n          ")
+}
+
+// maxListed is how many conflicts, or findings of one gate, are listed for people; --json has them all.
 const maxListed = 20
 
-// reportFindings lists what gates found.
-func (a *app) reportFindings(verdicts []gates.Verdict) {
-	n := 0
-	for _, v := range verdicts {
-		for _, f := range v.Findings {
-			if n++; n > maxListed {
-				fmt.Fprintln(a.stderr, "  … and more; --json lists them all")
-				return
-			}
-			fmt.Fprintf(a.stderr, "  %s: %s: %s\n", f.Severity, snapshot.Quote(f.Path), f.Message)
-		}
-	}
+// reportBlocking lists what the gates found that refuse a change.
+func (a *app) reportBlocking(verdicts []gates.Verdict) {
+	_ = gates.WriteText(a.stderr, gates.Blocking(verdicts), maxListed) // where nobody reads, nothing is to be said
 }

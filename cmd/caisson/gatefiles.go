@@ -82,7 +82,7 @@ func unreadableDir(err error) error {
 
 func (a *app) printTriedFiles(input string, v gates.Verdict) error {
 	if !a.json {
-		return gates.WriteText(a.stdout, []gates.Verdict{v})
+		return gates.WriteText(a.stdout, []gates.Verdict{v}, 0)
 	}
 	t := triedFiles{Gate: v.Gate, Input: input, Verdict: "pass", Rules: []string{}, Findings: []triedFinding{}, Dropped: v.Dropped, Measured: v.Measured,
 		Reason: v.Reason, Remedy: v.Remedy}

@@ -40,7 +40,7 @@ func runGateRun(ctx context.Context, a *app, ref string, o runner.PromoteOptions
 		if result.Change.Empty() {
 			a.note("%s: nothing changed", result.Feature)
 		}
-		err = gates.WriteText(a.stdout, result.Gates)
+		err = gates.WriteText(a.stdout, result.Gates, 0)
 	}
 	if err == nil && blocked {
 		err = exitError(exitGate) // the verdicts say why

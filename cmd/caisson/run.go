@@ -265,7 +265,7 @@ func (a *app) reportResult(r *runner.Result, o *runOptions) {
 		a.reportLines(cmp.Or(r.Code, string(r.Verdict)), r.Cause, r.Remedy)
 	}
 	if r.Verdict == runner.VerdictGate {
-		a.reportFindings(r.Gates)
+		a.reportBlocking(r.Gates)
 	}
 	if o.learn == "" {
 		a.reportNetwork(r)

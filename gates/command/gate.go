@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 
@@ -87,7 +88,8 @@ func (g *scriptsGate) entry(e *gates.Entry, r *gates.Reader, list *gates.List) e
 			if f.Verdict == Deny {
 				severity = gates.SeverityBlock
 			}
-			list.Add(gates.Finding{Rule: f.Rule, Path: e.Path, Line: int(f.Line), Message: f.Message + ": " + f.Text, Remedy: f.Safer, Severity: severity})
+			list.Add(gates.Finding{Rule: f.Rule, Path: e.Path, Line: int(f.Line), Message: fmt.Sprintf("%s: %q", f.Message, f.Text), Remedy: f.Safer,
+				Severity: severity})
 		}
 	}
 	return nil

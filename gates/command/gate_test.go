@@ -69,3 +69,16 @@ func TestScriptsOfAChange(t *testing.T) {
 		t.Error("two configurations have one digest")
 	}
 }
+
+// A message holds the script's own text, which may be made to look like something else.
+func TestScriptTextIsQuoted(t *testing.T) {
+	v, err := Gate(Config{}).Check(t.Context(), changeOf(map[string][2]string{"x.sh": {"", "rm -rf / '\x1b[2J\ncaisson: promoted'\n"}}))
+	if err != nil || len(v.Findings) == 0 {
+		t.Fatalf("%+v, %v", v, err)
+	}
+	for _, f := range v.Findings {
+		if f.Message != gates.Quote(f.Message) {
+			t.Errorf("%q", f.Message)
+		}
+	}
+}

@@ -104,7 +104,7 @@ func hidden(t *testing.T, v gates.Verdict) {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
-	if err := gates.WriteText(&text, []gates.Verdict{v}); err != nil {
+	if err := gates.WriteText(&text, []gates.Verdict{v}, 0); err != nil {
 		t.Fatal(err)
 	}
 	all := string(data) + text.String()
