@@ -28,7 +28,6 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 )
 
 // closedWorld is a world from which every dial is a failure of the test.
@@ -151,14 +150,40 @@ func TestTunnelUnknown(t *testing.T) {
 			t.Fatal(a, code)
 		}
 	}
-	w.mu.Lock()
-	told := len(w.event)
-	w.mu.Unlock()
 	if e := w.want(VerdictRefused, strings.Repeat("x", 60)+".0.evil.test", "only addresses"); e.Remedy != "" {
 		t.Errorf("an entry would not have helped: %+v", e)
 	}
-	if d := w.g.Usage().Dropped; int64(told)+d != count || d == 0 || len(w.asked) > 0 {
-		t.Errorf("%d told, %d not, of %d; asked outside: %v", told, d, count, w.asked)
+	w.g.Drain(1)
+	told := len(w.event)
+	if last := w.event[told-1]; told != maxRefusals+1 || last.Rule != RuleUnlisted || last.Count != count-maxRefusals || len(w.asked) > 0 {
+		t.Errorf("%d told, the last %+v; asked outside: %v", told, last, w.asked)
+	}
+}
+
+// TestRepeats: who does the same again and again has it told once more when the step ends, with how often. Neither that nor
+// anything else hides what was reached.
+func TestRepeats(t *testing.T) {
+	w := newWorld(t, Policy{Mode: ModeAllow, Allow: []string{"good.test:7,8"}})
+	w.host("good.test", "93.184.216.34", 7, echo(t)) // and nobody listens on 8
+	_ = w.mustOpen("good.test", 7).Close()
+	a, _ := w.ask("good.test", dnsmessage.TypeA)
+	const count = 50
+	for range count {
+		w.ask("bad.test", dnsmessage.TypeA)
+		if _, err := w.open("tcp", netip.AddrPortFrom(a[0], 8).String()); err == nil {
+			t.Fatal("nobody listens")
+		}
+	}
+	w.g.Drain(1)
+	rows, times := map[string]int{}, map[string]int{}
+	for _, e := range w.event {
+		rows[e.Verdict]++
+		times[e.Verdict] += max(e.Count, 1)
+	}
+	for verdict, want := range map[string][2]int{VerdictAllowed: {1, 1}, VerdictRefused: {2, count}, VerdictFailed: {2, count}} {
+		if got := [2]int{rows[verdict], times[verdict]}; got != want {
+			t.Errorf("%s: rows and times %v, want %v", verdict, got, want)
+		}
 	}
 }
 
@@ -633,7 +658,7 @@ func FuzzQuestion(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := &Gateway{names: newNames(), events: rate.NewLimiter(1, 1)}
+		g := &Gateway{names: newNames()}
 		g.current.Store(&epoch{rule: r})
 		answer := g.answer(b)
 		if answer == nil {

@@ -113,7 +113,8 @@ type Verdict struct {
 	Remedy  string `json:"remedy,omitempty"` // the entry that would allow it
 }
 
-// Event is one decision, and what came of it. Lists of these are the network log.
+// Event is one decision, and what came of it. Lists of these are the network log. What a step does again and again is
+// told once, and once more when the step ends, with how often.
 type Event struct {
 	At       time.Time      `json:"at"`
 	Step     int            `json:"step,omitempty"`
@@ -121,7 +122,7 @@ type Event struct {
 	Addr     netip.AddrPort `json:"addr,omitzero"`    // as the sandbox sees it
 	Dialled  netip.AddrPort `json:"dialled,omitzero"` // outside
 	Port     uint16         `json:"port,omitempty"`
-	Protocol string         `json:"protocol"`      // tcp, tls, http, dns, udp, icmp
+	Protocol string         `json:"protocol"`      // tcp, tls, http, dns, udp, icmp; "" of RuleUnlisted
 	Out      int64          `json:"out,omitempty"` // bytes
 	In       int64          `json:"in,omitempty"`
 	Duration time.Duration  `json:"duration_ns,omitempty"`
@@ -129,6 +130,7 @@ type Event struct {
 	Rule     string         `json:"rule,omitempty"`
 	Reason   string         `json:"reason,omitempty"`
 	Remedy   string         `json:"remedy,omitempty"`
+	Count    int            `json:"count,omitempty"` // how many this stands for; 0: one. Bytes are of all, times of the last
 }
 
 // What Event.Rule says besides entries and modes.
@@ -137,6 +139,7 @@ const (
 	RuleBytes       = "limits.bytes"       // Limits, of the step or the feature
 	RuleConnections = "limits.connections" // likewise
 	RuleIdle        = "limits.idle"        // likewise
+	RuleUnlisted    = "unlisted"           // Count refusals and failures that are too many to be told, to nobody in particular
 )
 
 // What Event.Verdict says.
@@ -168,5 +171,4 @@ type Publish struct {
 type Usage struct {
 	Out, In     int64 // bytes
 	Connections int   // now
-	Dropped     int64 // refusals that came too fast to be told one by one
 }

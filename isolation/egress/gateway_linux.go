@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 	"gvisor.dev/gvisor/pkg/log"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
@@ -41,9 +40,8 @@ type Gateway struct {
 	names   *names
 	current atomic.Pointer[epoch]
 	total   *budget
-	events  *rate.Limiter
 	changed chan struct{} // another rule holds
-	dropped atomic.Int64
+	told    ledger
 
 	mu      sync.Mutex
 	left    *sync.Cond // a flow has ended
@@ -65,7 +63,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Rule == nil {
 		o.Rule = None()
 	}
-	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, budgets: map[int]*budget{}, total: newBudget(o.Total.withDefaults()), events: rate.NewLimiter(200, 2000)}
+	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, budgets: map[int]*budget{}, total: newBudget(o.Total.withDefaults())}
 	g.left, g.changed = sync.NewCond(&g.mu), make(chan struct{}, 1)
 	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	g.current.Store(&epoch{rule: o.Rule, step: o.Step, used: g.budgetOf(o.Step, o.Rule.limits)})
@@ -183,6 +181,7 @@ func (g *Gateway) SetRule(step int, r *Rule) {
 	for _, f := range g.all() {
 		g.review(f)
 	}
+	g.settle(func(n int) bool { return n == step })
 }
 
 // budgetOf is what a step has left of its limits.
@@ -211,6 +210,7 @@ func (g *Gateway) Drain(step int) {
 		}
 	}
 	g.await(step, cutTime)
+	g.settle(func(n int) bool { return n != step })
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.budgets, step)
@@ -297,7 +297,7 @@ func (g *Gateway) closeIdle() {
 func (g *Gateway) Usage() Usage {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return Usage{Out: g.total.out.Load(), In: g.total.in.Load(), Connections: len(g.flows), Dropped: g.dropped.Load()}
+	return Usage{Out: g.total.out.Load(), In: g.total.in.Load(), Connections: len(g.flows)}
 }
 
 // Close cuts every connection and lets go of the device, which goes with its namespace. It is idempotent.
@@ -314,6 +314,7 @@ func (g *Gateway) Close() error {
 		f.cut("closed", "the sandbox ends", "")
 	}
 	g.running.Wait()
+	g.settle(func(int) bool { return false })
 	if g.link == nil {
 		g.stack.Destroy()
 		return g.opt.TUN.Close()
@@ -332,10 +333,6 @@ func (g *Gateway) refused(e Event, v Verdict) {
 	if e.Step == 0 {
 		e.Step = g.current.Load().step
 	}
-	if !g.events.Allow() { // of refusals; what was let through is always told
-		g.dropped.Add(1)
-		return
-	}
 	g.tell(e)
 }
 
@@ -348,5 +345,16 @@ func (g *Gateway) tell(e Event) {
 		e.At = time.Now()
 	}
 	e.Reason = legible(e.Reason)
-	g.opt.Events(e)
+	if g.told.tells(e) {
+		g.opt.Events(e)
+	}
+}
+
+// settle tells what was only counted, of all steps but those that go on.
+func (g *Gateway) settle(goesOn func(step int) bool) {
+	for _, e := range g.told.settle(goesOn) {
+		if g.opt.Events != nil {
+			g.opt.Events(e)
+		}
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,99 @@ func (b *budget) exceeded() string {
 		return fmt.Sprintf("more than %d bytes", b.limits.Bytes)
 	}
 	return ""
+}
+
+// How much of one step is told: nobody fills the log of the network to have it forget.
+const (
+	maxRefusals = 1000 // that differ
+	maxSame     = 1000 // connections that were let through to one destination
+	maxKinds    = 8 * maxRefusals
+)
+
+// ledger knows what was told of each step, and counts what is not.
+type ledger struct {
+	mu    sync.Mutex
+	steps map[int]*page
+}
+
+// page is one step's.
+type page struct {
+	same     map[Event]*repeats // by what repeats have in common
+	refusals int                // that differ
+	unlisted int
+}
+
+type repeats struct {
+	told   int
+	folded Event // the others; Count 0: none
+}
+
+// tells reports whether an event is told by itself; else it is counted.
+func (l *ledger) tells(e Event) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.steps[e.Step]
+	if p == nil {
+		if l.steps == nil {
+			l.steps = map[int]*page{}
+		}
+		p = &page{same: map[Event]*repeats{}}
+		l.steps[e.Step] = p
+	}
+	return p.tells(e)
+}
+
+func (p *page) tells(e Event) bool {
+	kind := Event{Name: e.Name, Addr: e.Addr, Protocol: e.Protocol, Verdict: e.Verdict, Rule: e.Rule, Reason: e.Reason}
+	through, most := e.Verdict == VerdictAllowed || e.Verdict == VerdictCut, 1
+	if through {
+		most = maxSame
+	}
+	r := p.same[kind]
+	switch {
+	case r != nil:
+	case !through && p.refusals == maxRefusals:
+		p.unlisted++
+		return false
+	case len(p.same) == maxKinds:
+		return true // to so many that could be reached, each is told
+	default:
+		r = &repeats{}
+		p.same[kind] = r
+		if !through {
+			p.refusals++
+		}
+	}
+	if r.told < most {
+		r.told++
+		return true
+	}
+	e.Out, e.In, e.Count = e.Out+r.folded.Out, e.In+r.folded.In, r.folded.Count+1
+	r.folded = e
+	return false
+}
+
+// settle ends the pages of all steps but those that go on, and returns what was counted, by time.
+func (l *ledger) settle(goesOn func(step int) bool) (list []Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for step, p := range l.steps {
+		if goesOn(step) {
+			continue
+		}
+		delete(l.steps, step)
+		for _, r := range p.same {
+			if r.folded.Count > 0 {
+				list = append(list, r.folded)
+			}
+		}
+		if p.unlisted > 0 {
+			list = append(list, Event{At: time.Now(), Step: step, Verdict: VerdictRefused, Rule: RuleUnlisted, Count: p.unlisted,
+				Reason: fmt.Sprintf("more than %d that differ: only counted", maxRefusals)})
+		}
+	}
+	slices.SortFunc(list, func(a, b Event) int { return a.At.Compare(b.At) })
+	return list
 }
 
 // meter counts what is written, holds it up to the rates, and ends what exceeds a limit.

@@ -8,8 +8,8 @@ import (
 	"github.com/caisson-dev/caisson/isolation/egress"
 )
 
-// maxDestinations is how many a step's result names; the log has all.
-const maxDestinations = 256
+// How many a step's result names, and how many of them may be refusals: those cannot hide what was reached.
+const maxDestinations, maxRefused = 256, 128
 
 // Use is what a step did with the network.
 type Use struct {
@@ -20,6 +20,8 @@ type Use struct {
 
 	Limit  string `json:"-"` // egress.RuleBytes or RuleConnections, if one was met
 	Reason string `json:"-"` // its words
+
+	refused int // of Destinations, with those that failed
 }
 
 // Destination is what became of one destination under one rule.
@@ -44,6 +46,9 @@ func To(e *egress.Event) string {
 	case e.Name != "":
 		return e.Name
 	}
+	if e.Rule == egress.RuleUnlisted {
+		return "(others)"
+	}
 	return e.Addr.String()
 }
 
@@ -67,17 +72,21 @@ func (u *Use) list(e egress.Event, shared bool) {
 	i := slices.IndexFunc(u.Destinations, func(d Destination) bool {
 		return d.To == to && d.Protocol == e.Protocol && d.Verdict == e.Verdict && d.Rule == e.Rule && d.Shared == shared
 	})
+	refused := e.Verdict == egress.VerdictRefused || e.Verdict == egress.VerdictFailed
 	switch {
-	case i < 0 && len(u.Destinations) == maxDestinations:
-		u.More++
+	case e.Rule == egress.RuleUnlisted, i < 0 && (len(u.Destinations) == maxDestinations || refused && u.refused == maxRefused):
+		u.More += max(e.Count, 1)
 		return
 	case i < 0:
 		i = len(u.Destinations)
+		if refused {
+			u.refused++
+		}
 		u.Destinations = append(u.Destinations, Destination{To: to, Protocol: e.Protocol, Verdict: e.Verdict, Rule: e.Rule,
 			Reason: e.Reason, Remedy: e.Remedy, Shared: shared})
 	}
 	d := &u.Destinations[i]
-	d.Connections++
+	d.Connections += max(e.Count, 1)
 	d.Out += e.Out
 	d.In += e.In
 }
