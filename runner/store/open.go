@@ -33,6 +33,13 @@ const version = 5
 // a task writes a few dozen.
 var pragmas = []string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)", "wal_autocheckpoint(250)"}
 
+// patience is how long a writer waits for others, which take milliseconds.
+const patience = time.Minute
+
+// errWriter says that another process, which may have been stopped, does not end its transaction.
+var errWriter = &runner.Error{Code: runner.CodeStore, Exit: runner.ExitInternal,
+	Cause: "the store is locked by another process", Remedy: "see whether a caisson was stopped (`ps`), and try again"}
+
 // Store is a runner.Journal in SQLite.
 type Store struct {
 	db   *sql.DB
@@ -233,7 +240,18 @@ func machines(ctx context.Context, tx *sql.Tx) error {
 	return err
 }
 
+// tx writes. Of many processes the one that has waited longest comes first: SQLite itself would look again after sleeps that
+// grow to 100 ms, and some would never get their turn.
 func (s *Store) tx(ctx context.Context, do func(*sql.Tx) error) error {
+	if s.path != "" {
+		waiting, cancel := context.WithTimeoutCause(ctx, patience, errWriter)
+		l, err := flock.Acquire(waiting, s.path+".writer")
+		cancel()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = l.Release() }()
+	}
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
