@@ -73,6 +73,8 @@ func (o *runOptions) check(a *app) error {
 		return usage("--learn %q: one of allow, enforce", o.learn)
 	case o.learn != "" && o.detach:
 		return usage("--learn and -d exclude each other: what was learnt is said at the end")
+	case o.learn == runner.LearnAllow && o.mode() == string(egress.ModeNone):
+		return usage("--network none and --learn exclude each other: to learn the public internet is reached; with --learn=enforce it is not")
 	case o.detach && o.remove:
 		return usage("-d and --rm exclude each other")
 	case o.detach && a.persistence == "memory":
