@@ -5,11 +5,18 @@ import (
 	"os"
 )
 
-// expect says that a task is about to make a feature's session. Its caller holds the feature's lock.
+// expect says that a task is about to make a feature's session, once it has a place. Its caller holds the feature's lock.
 func (s *Supervisor) expect(t *task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.coming[t.feature.ID] = t
+	s.coming[t.feature.ID], t.placed = t, t.slot != nil
+}
+
+// place says that a task has its place.
+func (t *task) place() {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	t.placed = true
 }
 
 // arrive tells who waits for the session of a task that it is there, or with an error that it will not be. Only the first
@@ -24,18 +31,40 @@ func (t *task) arrive(err error) {
 	}
 }
 
-// expected is the task that makes a feature's session just now, or nil.
-func (s *Supervisor) expected(featureID string) *task {
+// expected is the task that makes a feature's session just now, or nil; placed: it has a place.
+func (s *Supervisor) expected(featureID string) (t *task, placed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.coming[featureID]
+	t = s.coming[featureID]
+	return t, t != nil && t.placed
 }
 
-// await is the session of a feature in this process, or nil; one that is being made is waited for.
-func (s *Supervisor) await(ctx context.Context, featureID string) (*session, error) {
-	t := s.expected(featureID)
+// patience is what somebody has who needs a session that is still to be made. With none, it is waited for while it is being
+// made: that takes a moment. Else also until there is a place for it, however long others work: then it is called first.
+type patience func(feature string)
+
+// patient waits as tasks do, and tells the caller.
+func (r *Request) patient() patience {
+	return func(feature string) {
+		if r.Progress != nil {
+			r.Progress(Progress{Feature: feature, State: StateQueued, Steps: len(r.Steps), Message: "waiting until there is a place for " + feature})
+		}
+	}
+}
+
+// await is the session of a feature in this process, or nil; one that is being made is waited for. CodeBusy.
+func (s *Supervisor) await(ctx context.Context, featureID string, p patience) (*session, error) {
+	t, placed := s.expected(featureID)
 	if t == nil {
 		return s.session(featureID), nil
+	}
+	switch {
+	case placed:
+	case p != nil:
+		p(t.feature.Name)
+	default:
+		return nil, refuse(CodeBusy, "wait until it has had its turn: caisson wait "+t.feature.Name+"; or give it up: caisson stop "+t.feature.Name,
+			"the feature %s waits for a place: as many tasks run as may", t.feature.Name)
 	}
 	select {
 	case <-t.came:

@@ -8,7 +8,7 @@ import (
 
 // Pause makes a live feature stand still.
 func (s *Supervisor) Pause(ctx context.Context, feature string) error {
-	x, err := s.alive(ctx, feature)
+	x, err := s.alive(ctx, feature, nil)
 	if err == nil {
 		err = x.pause(ctx, true)
 	}
@@ -17,7 +17,7 @@ func (s *Supervisor) Pause(ctx context.Context, feature string) error {
 
 // Unpause lets it go on.
 func (s *Supervisor) Unpause(ctx context.Context, feature string) error {
-	x, err := s.alive(ctx, feature)
+	x, err := s.alive(ctx, feature, nil)
 	if err == nil {
 		err = x.pause(ctx, false)
 	}

@@ -36,6 +36,7 @@ func (t *task) queue(ctx context.Context) (err error) {
 	if t.slot, err = t.s.slots.Wait(ctx); err != nil {
 		return err
 	}
+	t.place()
 	return t.to(ctx, StatePreparing, "a slot is free", nil)
 }
 

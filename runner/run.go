@@ -99,6 +99,7 @@ type task struct {
 	cancel context.CancelCauseFunc
 	ready  chan struct{} // closed when there is a sandbox, or when there is no place for one yet
 	told   sync.Once     // of ready
+	placed bool          // it has a place; under Supervisor.mu, as lost
 	came   chan struct{} // closed when its session is there, or will not be: for lost
 	lost   error
 	over   chan struct{} // closed when nothing more will be run

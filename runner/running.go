@@ -110,10 +110,10 @@ func (s *Supervisor) earlier(ctx context.Context, c *ClaimedError) (*Running, er
 	return &Running{s: s, id: t.ID, name: f.Name, featureID: t.FeatureID}, err
 }
 
-// Exec runs a task in a live feature of this process; in one that is still being prepared, as soon as it lives. CodeNotLive.
+// Exec runs a task in a live feature of this process; in one that is still to be prepared, as soon as it lives. CodeNotLive.
 func (s *Supervisor) Exec(ctx context.Context, feature string, r Request) (*Result, error) {
 	waiting, stop := untilSignal(ctx, r.Signals) // there is no command yet that could get one
-	x, err := s.alive(waiting, feature)
+	x, err := s.alive(waiting, feature, r.patient())
 	stop()
 	if err != nil {
 		return nil, err
@@ -126,13 +126,13 @@ func (s *Supervisor) Exec(ctx context.Context, feature string, r Request) (*Resu
 }
 
 // alive finds a live feature of this process.
-func (s *Supervisor) alive(ctx context.Context, ref string) (*session, error) {
+func (s *Supervisor) alive(ctx context.Context, ref string, p patience) (*session, error) {
 	f, err := s.opt.Journal.Feature(ctx, ref)
 	if err != nil {
 		return nil, explain(err, "feature", ref)
 	}
-	coming := s.expected(f.ID)
-	x, err := s.await(ctx, f.ID)
+	coming, _ := s.expected(f.ID)
+	x, err := s.await(ctx, f.ID, p)
 	if err != nil {
 		return nil, err
 	}
@@ -252,13 +252,13 @@ func (s *Supervisor) stop(ctx context.Context, ref string, o StopOptions) error 
 	if err != nil {
 		return explain(err, "feature", ref)
 	}
-	if t := s.expected(f.ID); t != nil {
+	if t, _ := s.expected(f.ID); t != nil {
 		t.cancel(errStopped)
-		if x, err := s.await(ctx, f.ID); x == nil {
+		if x, err := s.await(ctx, f.ID, func(string) {}); x == nil {
 			return err
 		}
 	}
-	x, err := s.alive(ctx, ref)
+	x, err := s.alive(ctx, ref, nil)
 	if err != nil {
 		return err
 	}
@@ -323,7 +323,7 @@ func (s *Supervisor) Kill(ctx context.Context, ref string, sig syscall.Signal) e
 	if err != nil {
 		return err
 	}
-	if run := s.expected(t.FeatureID); run != nil && run.res.TaskID == t.ID {
+	if run, _ := s.expected(t.FeatureID); run != nil && run.res.TaskID == t.ID {
 		run.cancel(errSignal{sig}) // nothing of it runs yet that could get it
 		return nil
 	}

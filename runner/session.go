@@ -77,7 +77,7 @@ const (
 )
 
 // use opens a feature for do: the live one of this process, else what lies on disk under its lock. CodeBusy when another
-// process has it. Who writes waits for one that is being prepared here.
+// process has it. Who writes waits for one that is being prepared here, but not for its place.
 func (s *Supervisor) use(ctx context.Context, ref string, a access, do func(*session) error) error {
 	f, err := s.opt.Journal.Feature(ctx, ref)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *Supervisor) use(ctx context.Context, ref string, a access, do func(*ses
 	}
 	x := s.session(f.ID)
 	if a != reading {
-		if x, err = s.await(ctx, f.ID); err != nil {
+		if x, err = s.await(ctx, f.ID, nil); err != nil {
 			return err
 		}
 	}

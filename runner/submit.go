@@ -90,7 +90,7 @@ func (s *Supervisor) find(ctx context.Context, t *task) error {
 
 // join makes a task of a feature that lives in this process, or is about to, one more of its session's.
 func (t *task) join(ctx context.Context) error {
-	x, err := t.s.await(ctx, t.feature.ID)
+	x, err := t.s.await(ctx, t.feature.ID, t.req.patient())
 	if x == nil {
 		return err
 	}
