@@ -320,6 +320,7 @@ func (s *Supervisor) destroy(ctx context.Context, f *FeatureRecord) error {
 		if err := s.opt.Journal.Retire(ctx, f.ID); err != nil {
 			return err
 		}
+		f.Retired = true
 	}
 	kin, err := s.opt.Journal.Kin(ctx, f.ID)
 	if err != nil {
@@ -331,7 +332,8 @@ func (s *Supervisor) destroy(ctx context.Context, f *FeatureRecord) error {
 		}
 		refs, err := s.refsOf(ctx, &kin[i])
 		if err != nil || slices.ContainsFunc(refs, func(r snapshot.LayerRef) bool { return r.Feature == f.ID }) {
-			return nil //nolint:nilerr // what cannot be read may need it
+			_ = s.identify(ctx, f) // it is only missed when the store is lost
+			return nil             //nolint:nilerr // what cannot be read may need it
 		}
 	}
 	if err := s.removeFeature(ctx, s.featureDir(f.ID), f.ID); err != nil {

@@ -198,7 +198,7 @@ func (x *session) make(ctx context.Context) (err error) {
 		err = noteBoot(x.dir)
 	}
 	if err == nil {
-		err = x.s.identify(&x.feature)
+		err = x.s.identify(ctx, &x.feature)
 	}
 	if err != nil {
 		return err

@@ -32,6 +32,10 @@ type identity struct {
 	Inodes    quota.Count       `json:"inodes,omitempty"`
 	Mechanism string            `json:"mechanism,omitempty"`
 	Driver    string            `json:"driver,omitempty"`
+	TTL       time.Duration     `json:"ttl_ns,omitempty"`
+	Idle      time.Duration     `json:"idle_ns,omitempty"`
+	Retired   bool              `json:"retired,omitempty"` // it was removed: its layers are kept for forks
+	Profile   json.RawMessage   `json:"profile,omitempty"` // the effective one that holds for it: Journal.Policy
 }
 
 // identityFile is the name of a feature's identity in its directory features/ID.
@@ -40,9 +44,13 @@ const identityFile = "feature.json"
 const identityVersion = 1
 
 // identify has the directory of a feature, which has a record, say what it is. Its lock is held.
-func (s *Supervisor) identify(f *FeatureRecord) error {
+func (s *Supervisor) identify(ctx context.Context, f *FeatureRecord) error {
+	profile, err := s.opt.Journal.Policy(ctx, f.ID)
+	if err != nil && !errors.Is(err, ErrNotFound) { // what a store has lost nobody knows
+		return err
+	}
 	text, err := json.Marshal(identity{identityVersion, f.ID, f.Name, f.Workspace, f.Index, f.Direct, f.Labels, f.Created, f.Origin,
-		f.Disk, f.Inodes, f.Mechanism, f.Driver})
+		f.Disk, f.Inodes, f.Mechanism, f.Driver, f.TTL, f.Idle, f.Retired, profile})
 	if err != nil {
 		return err
 	}
@@ -69,7 +77,7 @@ func (s *Supervisor) identifyOld(ctx context.Context, f *FeatureRecord) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(s.identify(f), l.Release())
+	return errors.Join(s.identify(ctx, f), l.Release())
 }
 
 // hadRecord reports whether a feature's directory is of one that had a record once, and not of one whose making was cut
@@ -134,7 +142,8 @@ func (s *Supervisor) read(id string) (*FeatureRecord, error) {
 		return nil, err
 	}
 	return &FeatureRecord{ID: i.ID, Name: i.Name, Workspace: i.Workspace, Index: i.Index, Direct: i.Direct, Labels: i.Labels,
-		Created: i.Created, Origin: i.Origin, Disk: i.Disk, Inodes: i.Inodes, Mechanism: i.Mechanism, Driver: i.Driver}, nil
+		Created: i.Created, Origin: i.Origin, Disk: i.Disk, Inodes: i.Inodes, Mechanism: i.Mechanism, Driver: i.Driver,
+		TTL: i.TTL, Idle: i.Idle, Retired: i.Retired, Profile: i.Profile}, nil
 }
 
 // restore makes the records of features again that the journal has lost. Their tasks are lost; their checkpoints are found on
@@ -166,7 +175,9 @@ func (s *Supervisor) restore(ctx context.Context, r *GCReport) error {
 		if f.Lineage == "" {
 			root[f.Index] = f.ID
 		}
-		r.Recovered = append(r.Recovered, f.Name)
+		if !f.Retired {
+			r.Recovered = append(r.Recovered, f.Name)
+		}
 	}
 	return nil
 }

@@ -342,7 +342,7 @@ func (x *session) recordFork(ctx context.Context, from string) error {
 		switch {
 		case err == nil:
 			x.feature = f
-			_ = x.s.identify(&x.feature) // or its first task does
+			_ = x.s.identify(ctx, &x.feature) // or its first task does
 			return nil
 		case errors.Is(err, ErrExists) && !named && try < maxNames:
 		case errors.Is(err, ErrExists):

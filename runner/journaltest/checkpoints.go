@@ -391,4 +391,12 @@ func restore(t *testing.T, j runner.Journal) {
 	if f := add(t, j, 1).Feature; f.Index == 7 {
 		t.Fatal("two features have one index")
 	}
+	must(t, j.Restore(ctx, runner.FeatureRecord{ID: "gone", Name: "gone", Workspace: "/w", Index: 9, Created: at, Retired: true}))
+	_, err = j.Feature(ctx, "gone")
+	wantErr(t, err, runner.ErrNotFound)
+	half, err := j.Unfinished(ctx)
+	must(t, err)
+	if !slices.ContainsFunc(half, func(f runner.FeatureRecord) bool { return f.ID == "gone" && f.Retired }) {
+		t.Fatalf("%+v", half)
+	}
 }

@@ -68,7 +68,11 @@ func (s *Store) Restore(ctx context.Context, f runner.FeatureRecord) error {
 		if err := insertFeature(ctx, tx, &f, index, f.Created); err != nil {
 			return err
 		}
-		return note(ctx, tx, runner.AuditRecord{At: time.Now(), FeatureID: f.ID, Event: "restore", Cause: "its record was lost"})
+		now := time.Now()
+		if err := note(ctx, tx, runner.AuditRecord{At: now, FeatureID: f.ID, Event: "restore", Cause: "its record was lost"}); err != nil || !f.Retired {
+			return err
+		}
+		return retire(ctx, tx, f.ID, now)
 	}))
 }
 
