@@ -102,8 +102,8 @@ type CheckpointJournal interface {
 
 	// AddFileEvents appends to the log of what happened to files, which keeps the newest 20,000 of each feature.
 	AddFileEvents(ctx context.Context, e []FileEvent) error
-	// AddNetworkEvents appends to the log of the network, which keeps the newest 20,000 of each feature, and 200,000 of all.
-	// They need no feature that is there.
+	// AddNetworkEvents appends to the log of the network, which keeps 10,000 to 20,000 of each feature, and 200,000 of all.
+	// The newest stay, those that were let through beside the others. They need no feature that is there.
 	AddNetworkEvents(ctx context.Context, e []NetworkEvent) error
 	// Events is the audit trail and the logs of files and of the network, by Seq, those after o.Since; Follow is the caller's business.
 	Events(ctx context.Context, o EventOptions) ([]Event, error)

@@ -53,7 +53,7 @@ var ours = rules{
 		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump", "runner/uplink"},
 		"runner/uplink":      {"isolation", "isolation/egress"}, // one live sandbox's network
 		"runner/watch":       nil,
-		"runner/store":       {"gates", "runner", "runner/flock", "runner/snapshot"},
+		"runner/store":       {"gates", "isolation/egress", "runner", "runner/flock", "runner/snapshot"},
 		"runner/journaltest": {"gates", "isolation/egress", "runner", "runner/snapshot"}, // the suite that every journal passes
 		"runner/daemon":      {"isolation", "isolation/egress", "runner", "runner/flock", "runner/hostfile", "runner/snapshot"},
 

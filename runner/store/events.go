@@ -8,13 +8,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
 )
 
 // How many rows are kept; a row more than that goes with one of the next batches.
 const (
 	keepFileEvents    = 20_000 // of each feature
-	keepNetworkEvents = 20_000 // likewise
+	keepNetworkEvents = 20_000 // likewise; half of them of what was let through, half of the rest
 	keepNetworkTotal  = 200_000
 	keepTimings       = 4096 // of each feature and kind
 	trimEvery         = 64
@@ -108,15 +109,39 @@ func (s *Store) AddNetworkEvents(ctx context.Context, list []runner.NetworkEvent
 			}
 			features[e.FeatureID] = true
 		}
-		const oldest = "DELETE FROM network_events WHERE seq <= (SELECT seq FROM network_events "
 		for feature := range features {
-			if _, err := tx.ExecContext(ctx, oldest+"WHERE feature = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2) AND feature = ?1", feature, keepNetworkEvents); err != nil {
+			if err := trimNetwork(ctx, tx, feature); err != nil {
 				return err
 			}
 		}
-		_, err := tx.ExecContext(ctx, oldest+"ORDER BY seq DESC LIMIT 1 OFFSET ?)", keepNetworkTotal)
-		return err
+		return trimLargest(ctx, tx)
 	}))
+}
+
+// trimNetwork deletes a feature's oldest rows. Of what was let through it keeps half of all, so that refusals, which cost
+// nothing to provoke, do not hide it.
+func trimNetwork(ctx context.Context, tx *sql.Tx, feature string) error {
+	var rows int
+	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM network_events WHERE feature = ?", feature).Scan(&rows)
+	if err != nil || rows <= keepNetworkEvents {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `DELETE FROM network_events WHERE seq IN (SELECT seq FROM (SELECT seq, row_number() OVER
+		(PARTITION BY body ->> '$.verdict' IN (?, ?) ORDER BY seq DESC) AS n FROM network_events WHERE feature = ?) WHERE n > ?)`,
+		egress.VerdictAllowed, egress.VerdictCut, feature, keepNetworkEvents/2)
+	return err
+}
+
+// trimLargest keeps the total, at the cost of the feature that has most of it: nobody has others forgotten.
+func trimLargest(ctx context.Context, tx *sql.Tx) error {
+	var rows int
+	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM network_events").Scan(&rows)
+	if err != nil || rows <= keepNetworkTotal {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `DELETE FROM network_events WHERE seq IN (SELECT seq FROM network_events WHERE feature =
+		(SELECT feature FROM network_events GROUP BY feature ORDER BY count(*) DESC LIMIT 1) ORDER BY seq LIMIT ?)`, rows-keepNetworkTotal)
+	return err
 }
 
 // Events is the audit trail and the logs of files and of the network, by seq.

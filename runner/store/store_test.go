@@ -99,6 +99,25 @@ func TestMachinesAreCopied(t *testing.T) {
 	}
 }
 
+// TestTotal: where too much is known of the network, who has most of it loses its oldest, and nobody else anything.
+func TestTotal(t *testing.T) {
+	s := openFile(t, filepath.Join(t.TempDir(), "store.db"))
+	defer s.Close()
+	_, err := s.db.Exec(`WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 - 1)
+		INSERT INTO network_events (at, feature, task, step, body) SELECT i, 'f' || CASE WHEN i < 10 THEN 0 ELSE i % 10 + 1 END, 't', 1, '{}' FROM n`, keepNetworkTotal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.AddNetworkEvents(t.Context(), []runner.NetworkEvent{{FeatureID: "f0"}, {FeatureID: "f0"}}); err != nil {
+		t.Fatal(err)
+	}
+	var few, all int
+	err = s.db.QueryRow("SELECT count(*) FILTER (WHERE feature = 'f0'), count(*) FROM network_events").Scan(&few, &all)
+	if err != nil || few != 12 || all != keepNetworkTotal {
+		t.Errorf("%d events of the least, %d in all (%v)", few, all, err)
+	}
+}
+
 func TestPragmas(t *testing.T) {
 	s := openFile(t, filepath.Join(t.TempDir(), "store.db"))
 	defer s.Close()
