@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner"
@@ -128,13 +129,17 @@ const noRecord = "dns"
 // reportNetwork says what was refused, and where to read more.
 func (a *app) reportNetwork(r *runner.Result) {
 	var refused []string
+	ref := r.TaskID
 	for _, st := range r.Steps {
 		if st.Network == nil {
 			continue
 		}
 		for _, d := range st.Network.Destinations {
-			if d.Verdict == egress.VerdictRefused && d.Rule != noRecord && !slices.Contains(refused, d.To) {
-				refused = append(refused, d.To)
+			if to := gates.Quote(d.To); d.Verdict == egress.VerdictRefused && d.Rule != noRecord && !slices.Contains(refused, to) {
+				refused = append(refused, to)
+				if d.Shared {
+					ref = r.Feature
+				}
 			}
 		}
 	}
@@ -147,7 +152,7 @@ func (a *app) reportNetwork(r *runner.Result) {
 		more = fmt.Sprintf(" and %d more", len(refused)-most)
 	}
 	a.note("not reached: %s%s", strings.Join(refused[:min(len(refused), most)], ", "), more)
-	fmt.Fprintf(a.stderr, "  why:     caisson why %s\n", r.TaskID)
+	fmt.Fprintf(a.stderr, "  why:     caisson why %s\n", ref)
 }
 
 // learned is the smallest profile under which a task's steps would have reached all that they wanted.

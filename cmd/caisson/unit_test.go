@@ -15,7 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/uplink"
 )
 
 // Every verdict and every waiting state has an exit code, and docs/cli.md names the same.
@@ -185,6 +187,20 @@ func TestAge(t *testing.T) {
 		if got := age(d); got != want {
 			t.Errorf("age(%v) = %q, want %q", d, got, want)
 		}
+	}
+}
+
+// TestReportNetwork: nothing that a sandbox has made up writes to a terminal.
+func TestReportNetwork(t *testing.T) {
+	f, err := os.Create(t.TempDir() + "/stderr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	a := &app{stderr: f}
+	a.reportNetwork(&runner.Result{Steps: []runner.StepResult{{Network: &uplink.Use{Destinations: []uplink.Destination{{To: "\x1b[2J", Verdict: egress.VerdictRefused}}}}}})
+	if b, err := os.ReadFile(f.Name()); err != nil || strings.Contains(string(b), "\x1b") || !strings.Contains(string(b), "2J") {
+		t.Errorf("%q, %v", b, err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/uplink"
@@ -18,7 +19,8 @@ func newWhyCommand(a *app) *cobra.Command {
 		Use:   "why [TASK | FEATURE]",
 		Short: "Explain what the network rule refused, with the flag that would allow each",
 		Long: `Print what a task wanted of the network and did not get, and for each the flag that would allow it; of a feature, what all
-its tasks wanted; without an argument, the newest task that was refused something. A connection that was cut because the
+its tasks wanted; without an argument, the newest task that was refused something. What was wanted while several tasks ran
+at once is the feature's. A connection that was cut because the
 next step's rule does not allow it, or because a limit was met, is listed, too.`,
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeFeatures(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -58,8 +60,7 @@ func runWhy(ctx context.Context, a *app, ref string) error {
 		return err
 	}
 	if n := len(list); ref == "" && n > 0 {
-		newest := list[n-1].TaskID
-		list = ofTask(list, newest)
+		list = ofTask(list, &list[n-1])
 	}
 	refusals := gather(list)
 	if a.json {
@@ -76,14 +77,15 @@ func runWhy(ctx context.Context, a *app, ref string) error {
 		if flag == "" {
 			flag = "cannot be allowed"
 		}
-		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\n", r.Step, r.To, r.Count, r.Reason, flag)
+		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\n", r.Step, gates.Quote(r.To), r.Count, gates.Quote(r.Reason), gates.Quote(flag))
 	}
 	return w.Flush()
 }
 
-func ofTask(list []runner.Event, task string) (of []runner.Event) {
+// ofTask are those of the same task, or of the same feature while several ran.
+func ofTask(list []runner.Event, one *runner.Event) (of []runner.Event) {
 	for _, e := range list {
-		if e.TaskID == task {
+		if e.TaskID == one.TaskID && e.Feature == one.Feature {
 			of = append(of, e)
 		}
 	}
@@ -106,7 +108,7 @@ func gather(list []runner.Event) []refusal {
 			at[r] = i
 			out = append(out, r)
 		}
-		out[i].Count++
+		out[i].Count += max(n.Count, 1)
 	}
 	return out
 }
