@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -159,6 +160,16 @@ gate lock: pass
 	b.Reset()
 	if err := WriteText(&b, vs[:1], 0); err != nil || !strings.Contains(b.String(), "  info  run.sh: becomes executable [executable]\n  and 7 more\n") {
 		t.Errorf("%v: not all of\n%s", err, b.String())
+	}
+	vs = append(vs, Verdict{Gate: "size", Mode: ModeWarn, Status: Error, Reason: "too late\n"}, Verdict{Gate: "links", Mode: ModeWarn, Status: Pass})
+	var warnings []string
+	for i := range vs {
+		if w := vs[i].Warning(); w != "" {
+			warnings = append(warnings, w)
+		}
+	}
+	if want := []string{`the gate paths would refuse: "a\x1b[2J\xff":3: leaves [link], and 8 more`, `the gate size would refuse: "too late\n"`}; !slices.Equal(warnings, want) {
+		t.Errorf("warnings %q, want %q", warnings, want)
 	}
 	if blocking := Blocking(vs); len(blocking) != 2 || blocking[0].Gate != "tests" || blocking[1].Gate != "scope" {
 		t.Errorf("%+v block", blocking)

@@ -59,6 +59,21 @@ func (v *Verdict) write(b *strings.Builder, most int) {
 	}
 }
 
+// Warning says on one line what a gate in mode warn would have refused; "" of any other, and when it would not.
+func (v *Verdict) Warning() string {
+	if v.Mode != ModeWarn || v.Status != Fail && v.Status != Error {
+		return ""
+	}
+	why, more := Quote(v.Reason), ""
+	if findings := v.told(); why == "" && len(findings) > 0 {
+		why = findings[0].text()
+		if n := len(findings) - 1 + v.Dropped; n > 0 {
+			more = fmt.Sprintf(", and %d more", n)
+		}
+	}
+	return fmt.Sprintf("the gate %s would refuse: %s%s", v.Gate, why, more)
+}
+
 // told is what is said of the findings, the worst first: those of a gate that only warns do not block.
 func (v *Verdict) told() []Finding {
 	findings := WorstFirst(v.Findings)

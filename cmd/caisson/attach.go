@@ -51,7 +51,7 @@ func runAttach(ctx context.Context, a *app, ref string, o attachOptions) error {
 	if err != nil {
 		return err
 	}
-	return a.reportRun(result, &runOptions{quiet: true})
+	return a.reportInside(result)
 }
 
 // join joins our streams, or our terminal to that of the task, until the task ends or the detach keys are typed.

@@ -162,7 +162,7 @@ func runExec(ctx context.Context, a *app, ref string, command []string, o *execO
 	if err != nil {
 		return err
 	}
-	return a.reportRun(result, &runOptions{quiet: true})
+	return a.reportInside(result)
 }
 
 // inFeature runs a task in a feature that another process may hold, joined to our streams and signals.

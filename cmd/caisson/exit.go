@@ -196,3 +196,12 @@ const maxListed = 20
 func (a *app) reportBlocking(verdicts []gates.Verdict) {
 	_ = gates.WriteText(a.stderr, gates.Blocking(verdicts), maxListed) // where nobody reads, nothing is to be said
 }
+
+// warn says, in a line for each, what gates would refuse that only warn.
+func (a *app) warn(verdicts []gates.Verdict) {
+	for i := range verdicts {
+		if text := verdicts[i].Warning(); text != "" {
+			a.note("%s", text)
+		}
+	}
+}

@@ -47,6 +47,9 @@ func runPromote(ctx context.Context, a *app, ref string, o runner.PromoteOptions
 		result, err = s.Promote(ctx, ref, o)
 		return err
 	})
+	if result != nil {
+		a.warn(result.Gates)
+	}
 	if err != nil && result != nil {
 		return &blockedError{err, result.Gates}
 	}

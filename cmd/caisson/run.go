@@ -242,6 +242,12 @@ func (a *app) reportRun(r *runner.Result, o *runOptions) error {
 	return exitError(code)
 }
 
+// reportInside says how a task ended in a feature that goes on: what becomes of the change is not its matter.
+func (a *app) reportInside(r *runner.Result) error {
+	a.warn(r.Gates)
+	return a.reportRun(r, &runOptions{quiet: true})
+}
+
 // resultEvent is the last line of run --json.
 type resultEvent struct {
 	Event string `json:"event"` // "result"
@@ -257,6 +263,9 @@ func (a *app) reportResult(r *runner.Result, o *runOptions) {
 		if j.Verdict == commandgate.Deny {
 			a.note("the gate command would refuse step %d (%s): %s", j.Step, j.Findings[0].Rule, j.Findings[0].Message)
 		}
+	}
+	if !o.quiet && !o.remove {
+		a.warn(r.Gates)
 	}
 	if r.Layers != nil && r.Layers.Reason != "" {
 		a.note("layers are whole copies: no overlay here (%s)", r.Layers.Reason)

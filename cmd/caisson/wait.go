@@ -30,5 +30,5 @@ func runWait(ctx context.Context, a *app, ref string) error {
 	if err != nil {
 		return err
 	}
-	return a.reportRun(result, &runOptions{quiet: true})
+	return a.reportInside(result)
 }
