@@ -140,6 +140,7 @@ type ResumeOptions struct {
 	RetryInterrupted bool // run the interrupted step again
 	SkipInterrupted  bool // take it for done
 	Detach           bool
+	Environ          []string // as Request.Environ, of who resumes
 
 	Profile        *profiles.Effective // to compare its digest with the task's; nil: the task's own is used
 	Stdin          io.Reader

@@ -129,7 +129,7 @@ func requestOf(f *FeatureRecord, record *TaskRecord, o *ResumeOptions) (*Request
 	}
 	r := &Request{Workspace: f.Workspace, Feature: f.Name, Profile: p, Promote: more.Promote, PatchFile: more.PatchFile,
 		AllowProtected: more.AllowProtected, Consent: more.Consent, Checkpoints: more.Checkpoints, Learn: more.Learn, Publish: more.Publish, Detach: o.Detach, Remove: record.Remove,
-		Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Signals: o.Signals, Progress: o.Progress}
+		Environ: o.Environ, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Signals: o.Signals, Progress: o.Progress}
 	for i := range record.Steps {
 		st, err := stepOf(&record.Steps[i])
 		if err != nil {

@@ -81,7 +81,8 @@ func execTask(ctx context.Context, c *Client, k *stream[with[*wireRequest], *run
 
 // Resume goes on with a task, with the caller's streams.
 func (c *Client) Resume(ctx context.Context, id string, o runner.ResumeOptions) (*runner.Result, error) {
-	w := wireResume{RetryInterrupted: o.RetryInterrupted, SkipInterrupted: o.SkipInterrupted, Detach: o.Detach, Input: o.Stdin != nil}
+	w := wireResume{RetryInterrupted: o.RetryInterrupted, SkipInterrupted: o.SkipInterrupted, Detach: o.Detach,
+		Environ: wireEnviron(o.Environ), Input: o.Stdin != nil}
 	if o.Profile != nil {
 		var err error
 		if w.Profile, err = json.Marshal(o.Profile); err != nil {

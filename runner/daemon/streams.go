@@ -67,6 +67,7 @@ type wireResume struct {
 	RetryInterrupted bool            `json:"retry_interrupted,omitempty"`
 	SkipInterrupted  bool            `json:"skip_interrupted,omitempty"`
 	Detach           bool            `json:"detach,omitempty"`
+	Environ          []text          `json:"environ,omitempty"`
 	Profile          json.RawMessage `json:"profile,omitempty"`
 	Input            bool            `json:"input,omitempty"`
 }
@@ -74,7 +75,7 @@ type wireResume struct {
 var resume = &stream[with[wireResume], *runner.Result]{name: "resume", task: true,
 	do: func(_ context.Context, s *Server, a with[wireResume], p *pipe) (*runner.Result, error) {
 		o := runner.ResumeOptions{RetryInterrupted: a.Options.RetryInterrupted, SkipInterrupted: a.Options.SkipInterrupted,
-			Detach: a.Options.Detach, Stdout: p.to(frame.Stdout), Stderr: p.to(frame.Stderr)}
+			Detach: a.Options.Detach, Environ: environ(a.Options.Environ), Stdout: p.to(frame.Stdout), Stderr: p.to(frame.Stderr)}
 		if len(a.Options.Profile) > 0 {
 			if err := json.Unmarshal(a.Options.Profile, &o.Profile); err != nil {
 				return nil, badRequest(err)

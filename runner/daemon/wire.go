@@ -190,11 +190,8 @@ type wireStep struct {
 func toWire(r *runner.Request) (*wireRequest, error) {
 	w := &wireRequest{Feature: r.Feature, Promote: r.Promote, AllowProtected: texts(r.AllowProtected), Consent: r.Consent, Remove: r.Remove,
 		Labels: r.Labels, Detach: r.Detach, Key: r.Key, TTL: r.TTL, Idle: r.Idle, Checkpoints: r.Checkpoints, Learn: r.Learn, Publish: r.Publish, TTY: r.TTY,
-		Interactive: r.Interactive, Environ: texts(r.Environ), Input: r.Stdin != nil || r.TTY && r.Terminal.In != nil,
+		Interactive: r.Interactive, Environ: wireEnviron(r.Environ), Input: r.Stdin != nil || r.TTY && r.Terminal.In != nil,
 		Term: r.Terminal.Name, Size: r.Terminal.Size}
-	if r.Environ == nil {
-		w.Environ = texts(os.Environ())
-	}
 	for _, s := range r.Steps {
 		step := wireStep{Args: texts(s.Args), Env: texts(s.Env), Cwd: text(s.Cwd), UID: s.UID, GID: s.GID, Rest: s}
 		step.Rest.Args, step.Rest.Cwd = nil, ""
@@ -217,6 +214,19 @@ func toWire(r *runner.Request) (*wireRequest, error) {
 	return w, err
 }
 
+// wireEnviron is the caller's environment; nil is this process's own, which is not the supervisor's.
+func wireEnviron(list []string) []text {
+	if list == nil {
+		list = os.Environ()
+	}
+	return texts(list)
+}
+
+// environ is what wireEnviron was given, and never nil.
+func environ(list []text) []string {
+	return append([]string{}, untexts(list)...)
+}
+
 func absolute(path string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -228,11 +238,8 @@ func absolute(path string) (string, error) {
 func (w *wireRequest) request() (*runner.Request, error) {
 	r := &runner.Request{Workspace: string(w.Workspace), Feature: w.Feature, Promote: w.Promote, PatchFile: string(w.PatchFile),
 		AllowProtected: untexts(w.AllowProtected), Consent: w.Consent, Remove: w.Remove, Labels: w.Labels, Detach: w.Detach, Key: w.Key,
-		TTL: w.TTL, Idle: w.Idle, Checkpoints: w.Checkpoints, Learn: w.Learn, Publish: w.Publish, TTY: w.TTY, Interactive: w.Interactive, Environ: untexts(w.Environ)}
+		TTL: w.TTL, Idle: w.Idle, Checkpoints: w.Checkpoints, Learn: w.Learn, Publish: w.Publish, TTY: w.TTY, Interactive: w.Interactive, Environ: environ(w.Environ)}
 	r.Terminal.Name, r.Terminal.Size = w.Term, w.Size
-	if r.Environ == nil {
-		r.Environ = []string{} // nil would mean the supervisor's own
-	}
 	for _, s := range w.Steps {
 		step := s.Rest
 		step.Args, step.Env, step.Cwd, step.UID, step.GID = untexts(s.Args), untexts(s.Env), string(s.Cwd), s.UID, s.GID
