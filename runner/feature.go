@@ -326,15 +326,9 @@ func (s *Supervisor) destroy(ctx context.Context, f *FeatureRecord) error {
 	if err != nil {
 		return err
 	}
-	for i := range kin {
-		if kin[i].ID == f.ID || kin[i].Retired {
-			continue
-		}
-		refs, err := s.refsOf(ctx, &kin[i])
-		if err != nil || slices.ContainsFunc(refs, func(r snapshot.LayerRef) bool { return r.Feature == f.ID }) {
-			_ = s.identify(ctx, f) // it is only missed when the store is lost
-			return nil             //nolint:nilerr // what cannot be read may need it
-		}
+	if s.needed(ctx, f, kin) {
+		_ = s.identify(ctx, f) // it is only missed when the store is lost
+		return nil
 	}
 	if err := s.removeFeature(ctx, s.featureDir(f.ID), f.ID); err != nil {
 		return err
@@ -352,4 +346,16 @@ func (s *Supervisor) destroy(ctx context.Context, f *FeatureRecord) error {
 		}
 	}
 	return nil
+}
+
+// needed reports whether forks need layers of a feature. What cannot be read may.
+func (s *Supervisor) needed(ctx context.Context, f *FeatureRecord, kin []FeatureRecord) bool {
+	lost, err := s.forkLost(ctx, f)
+	return lost || err != nil || slices.ContainsFunc(kin, func(k FeatureRecord) bool {
+		if k.ID == f.ID || k.Retired {
+			return false
+		}
+		refs, err := s.refsOf(ctx, &k)
+		return err != nil || slices.ContainsFunc(refs, func(r snapshot.LayerRef) bool { return r.Feature == f.ID })
+	})
 }

@@ -214,6 +214,9 @@ func (x *session) drop(ctx context.Context, ids []string) error {
 
 // collect frees what nobody needs any more.
 func (x *session) collect(ctx context.Context) (int64, error) {
+	if lost, err := x.s.forkLost(ctx, &x.feature); err != nil || lost {
+		return 0, err
+	}
 	needed, err := x.neededByKin(ctx)
 	if err != nil {
 		return 0, err

@@ -105,17 +105,29 @@ func OnDisk(state string) ([]string, error) {
 	return ids, err
 }
 
-// lost reads the identities of features without a record, oldest first.
-func (s *Supervisor) lost(known map[string]FeatureRecord, r *GCReport) ([]FeatureRecord, error) {
-	ids, err := OnDisk(s.dir)
-	if err != nil {
-		return nil, stateFailure(err)
+// strays are the features that the store has lost, by id; known are those that it has.
+func (s *Supervisor) strays(ctx context.Context) (ids []string, known map[string]FeatureRecord, err error) {
+	if ids, err = OnDisk(s.dir); err != nil { // before the journal is asked: what is made meanwhile is none
+		return nil, nil, stateFailure(err)
 	}
-	var list []FeatureRecord
+	if known, err = s.known(ctx); err != nil {
+		return nil, nil, err
+	}
+	return slices.DeleteFunc(ids, func(id string) bool { _, ok := known[id]; return ok }), known, nil
+}
+
+// forkLost reports whether the store has lost a fork that may need layers of a feature.
+func (s *Supervisor) forkLost(ctx context.Context, of *FeatureRecord) (bool, error) {
+	ids, _, err := s.strays(ctx)
+	return slices.ContainsFunc(ids, func(id string) bool {
+		f, err := s.read(id)
+		return err != nil || f.Origin != "" && f.Index == of.Index
+	}), err
+}
+
+// lost reads the identities of features without a record, oldest first.
+func (s *Supervisor) lost(ids []string, r *GCReport) (list []FeatureRecord) {
 	for _, id := range ids {
-		if _, ok := known[id]; ok {
-			continue
-		}
 		f, err := s.read(id)
 		if err != nil {
 			r.problem(fmt.Errorf("%s is a feature that the store has lost, and does not say which: %w; put the store back from a copy, or remove the directory",
@@ -125,7 +137,7 @@ func (s *Supervisor) lost(known map[string]FeatureRecord, r *GCReport) ([]Featur
 		list = append(list, *f)
 	}
 	slices.SortFunc(list, func(a, b FeatureRecord) int { return a.Created.Compare(b.Created) })
-	return list, nil
+	return list
 }
 
 // read is what a feature's directory says of it.
@@ -149,14 +161,11 @@ func (s *Supervisor) read(id string) (*FeatureRecord, error) {
 // restore makes the records of features again that the journal has lost. Their tasks are lost; their checkpoints are found on
 // disk by who repairs them next.
 func (s *Supervisor) restore(ctx context.Context, r *GCReport) error {
-	known, err := s.known(ctx)
+	ids, _, err := s.strays(ctx)
 	if err != nil {
 		return err
 	}
-	list, err := s.lost(known, r)
-	if err != nil {
-		return err
-	}
+	list := s.lost(ids, r)
 	root := map[int]string{} // of each lineage: who has its index
 	for i := range list {
 		f := &list[i]

@@ -43,8 +43,8 @@ func (s *Supervisor) retain(ctx context.Context, r *GCReport) error {
 			oldest[f.Workspace] = seen
 		}
 	}
-	if s.opt.Memory || s.others() { // whose features are in no journal that we can read
-		return nil
+	if lost, _, err := s.strays(ctx); err != nil || len(lost) > 0 || s.opt.Memory || s.others() {
+		return err // whose features are in no journal that we can read
 	}
 	for workspace, generation := range oldest {
 		if generation >= 0 && !r.DryRun {
