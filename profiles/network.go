@@ -118,7 +118,7 @@ func (p *Profile) ruleOf(s StepPolicy) (egress.Policy, error) {
 	case s.Network == "":
 		return p.policy(&p.Network.NetworkRule), nil
 	case s.Network == string(egress.ModeNone):
-		return egress.Policy{Mode: egress.ModeNone}, nil
+		return p.policy(&NetworkRule{Mode: s.Network, Limits: p.Network.Limits}), nil
 	}
 	r, ok := p.Rules[s.Network]
 	if !ok {

@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,20 +55,30 @@ func rulesOf(r *Request) ([]*egress.Rule, error) {
 	return rules, nil
 }
 
-// ruleOf is a step's own rule, else the one that the profile has for steps of its name.
+// ruleOf is a step's own rule, else the one that the profile has for steps of its name, with what the caller puts over it.
 func ruleOf(p *profiles.Effective, st *Step) (*egress.Rule, error) {
+	var policy egress.Policy
+	var err error
 	if st.Network != nil {
-		policy := p.Bound(*st.Network)
+		policy = p.Bound(*st.Network)
 		if policy.Limits == (egress.Limits{}) {
 			policy.Limits = p.NetworkTotal()
 		}
-		return egress.Parse(policy)
-	}
-	policy, err := p.StepRule(st.Name)
-	if err != nil {
+	} else if policy, err = p.StepRule(st.Name); err != nil {
 		return nil, err
 	}
+	if st.Reach != nil {
+		policy = st.Reach.over(policy)
+	}
 	return egress.Parse(policy)
+}
+
+func (r *Reach) over(p egress.Policy) egress.Policy {
+	p.Mode, p.Allow = cmp.Or(r.Mode, p.Mode), slices.Concat(p.Allow, r.Allow)
+	if r.Mode == "" && p.Mode == egress.ModeNone && len(r.Allow) > 0 {
+		p.Mode = egress.ModeAllow
+	}
+	return p
 }
 
 // newUplink is the network of a session, of which nothing is there yet.

@@ -31,6 +31,7 @@ type Request struct {
 	Promote        string   // PromoteNone ("" too), PromoteApply, PromotePatch: what happens when all went well
 	PatchFile      string   // for PromotePatch
 	AllowProtected []string // globs of protected paths that may be changed all the same
+	OwnOnly        bool     // gates reject the task only for what they did not object to before it; not with Promote
 	Consent        bool     // a person has read what the gate command asks about, and wants it
 	Remove         bool     // --rm: the feature goes away with its change when the task has ended
 	Labels         map[string]string
@@ -73,7 +74,14 @@ type Step struct {
 	Limits   *quota.Limits  `json:"limits,omitempty"`  // nil: only the feature's; else on the step's own cgroup
 	Name     string         `json:"name,omitempty"`    // of the profile's steps, whose rule then holds
 	Network  *egress.Policy `json:"rule,omitempty"`    // with the profile's groups and denials; nil: what the profile has for Name
+	Reach    *Reach         `json:"reach,omitempty"`   // put over that rule
 	Retry    bool           `json:"retry,omitempty"`   // it may be run again after it was interrupted
+}
+
+// Reach is what a caller says of the network on top of a step's rule, of which the rest holds.
+type Reach struct {
+	Mode  egress.Mode `json:"mode,omitempty"`  // instead of the rule's; "": the rule's, and allow instead of none where Allow has something
+	Allow []string    `json:"allow,omitempty"` // besides the rule's
 }
 
 // CheckpointPolicy is when checkpoints are made by themselves.

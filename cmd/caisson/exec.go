@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
 )
 
@@ -37,7 +39,8 @@ func newExecCommand(a *app) *cobra.Command {
 		Use:   "exec [flags] FEATURE [--] COMMAND [ARG…]",
 		Short: "Run one more command in a live feature",
 		Long: `Run one more command in a live feature, as a task of its own: under the feature's profile and limits, with a checkpoint
-after it. Several at once share the feature. The exit code is the command's own, or caisson's as for run.`,
+after it. Several at once share the feature, and its network: what --allow names must also be allowed by the rules of the
+commands that run already, the feature's detached command among them. The exit code is the command's own, or caisson's as for run.`,
 		Example: `  caisson run -d --feature dev
   caisson exec dev -- make test
   caisson exec -it dev bash`,
@@ -123,12 +126,14 @@ func (o *execOptions) request(feature string, command []string) (*runner.Request
 		}
 		step.Env = append(step.Env, e)
 	}
-	var err error
-	if step.Network, err = o.network.policy(); err != nil {
+	if err := o.network.check(); err != nil {
 		return nil, err
 	}
+	if step.Reach = o.network.reach(); step.Reach != nil { // over the profile's own rule, as for run
+		step.Reach.Mode = cmp.Or(step.Reach.Mode, egress.ModeAllow)
+	}
 	publish, err := o.ports.publish()
-	return &runner.Request{Feature: feature, Steps: []runner.Step{step}, Key: o.key, Publish: publish}, err
+	return &runner.Request{Feature: feature, Steps: []runner.Step{step}, Key: o.key, Publish: publish, OwnOnly: true}, err
 }
 
 // parseUser reads UID or UID:GID.

@@ -69,7 +69,7 @@ func (a *app) tellPorts(list []runner.Port) {
 	}
 }
 
-// networkFlags are --network and --allow of a command that has no profile of its own.
+// networkFlags are --network and --allow.
 type networkFlags struct {
 	mode  string
 	allow []string
@@ -77,30 +77,31 @@ type networkFlags struct {
 
 func (o *networkFlags) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.mode, "network", "", "none, allow (what --allow names), open (the public internet) (default: the profile's)")
-	f.StringArrayVar(&o.allow, "allow", nil, "who may be reached: NAME[:PORT], *.NAME, CIDR, host:PORT, a group; implies --network allow; repeatable")
+	f.StringArrayVar(&o.allow, "allow", nil, "who may be reached, besides whom the profile names: NAME[:PORT], *.NAME, CIDR, host:PORT, a group; implies --network allow; repeatable")
 }
 
-// policy is the rule that the flags describe; nil: they say nothing.
-func (o *networkFlags) policy() (*egress.Policy, error) {
+// reach is what the flags put over a step's rule; nil: nothing.
+func (o *networkFlags) reach() *runner.Reach {
 	if o.mode == "" && len(o.allow) == 0 {
-		return nil, nil
+		return nil
 	}
-	p := &egress.Policy{Mode: egress.Mode(o.mode), Allow: o.allow}
-	if p.Mode == "" {
-		p.Mode = egress.ModeAllow
-	}
-	if !slices.Contains([]egress.Mode{egress.ModeNone, egress.ModeAllow, egress.ModeOpen}, p.Mode) {
-		return nil, usage("--network %q: one of none, allow, open", o.mode)
+	return &runner.Reach{Mode: egress.Mode(o.mode), Allow: o.allow}
+}
+
+// check refuses flags that cannot be read, of a command that reads no profile.
+func (o *networkFlags) check() error {
+	if !slices.Contains([]string{"", string(egress.ModeNone), string(egress.ModeAllow), string(egress.ModeOpen)}, o.mode) {
+		return usage("--network %q: one of none, allow, open", o.mode)
 	}
 	if err := contradiction(o.mode, o.allow); err != nil {
-		return nil, err
+		return err
 	}
 	for _, entry := range o.allow {
 		if err := egress.CheckEntry(entry); err != nil {
-			return nil, usage("--allow %v", err)
+			return usage("--allow %v", err)
 		}
 	}
-	return p, nil
+	return nil
 }
 
 // contradiction refuses what says two things.

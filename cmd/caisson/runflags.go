@@ -174,7 +174,10 @@ func (o *runOptions) commands(p *profiles.Effective) ([]runner.Step, error) {
 		st.Cwd, st.Retry = cmp.Or(st.Cwd, o.workdir), st.Retry || o.retry
 		if o.mode() == string(egress.ModeNone) {
 			st.Network = &egress.Policy{Mode: egress.ModeNone}
+			continue
 		}
+		flags := networkFlags{o.mode(), o.policy["allow"]}
+		st.Reach = flags.reach()
 	}
 	return steps, nil
 }

@@ -32,7 +32,7 @@ func (r *Rule) agree(ask func(*Rule) Verdict) Verdict {
 			break
 		}
 		if w := o.agree(ask); !w.Allowed {
-			w.Reason = "of another step that runs now: " + w.Reason
+			w.Reason = "by another step that runs now, whose rule must allow it, too: " + w.Reason
 			return w
 		}
 	}
