@@ -222,3 +222,41 @@ func TestSeverityIsCapped(t *testing.T) {
 		}
 	}
 }
+
+// Objects tells what is new to a gate that blocks from what it said before.
+func TestObjects(t *testing.T) {
+	at := func(rule, path string, line int) Finding {
+		return Finding{Rule: rule, Path: path, Line: line, Severity: SeverityBlock}
+	}
+	fails := func(dropped int, f ...Finding) []Verdict {
+		return []Verdict{{Gate: "g", GateDigest: "1", Mode: ModeBlock, Status: Fail, Findings: f, Dropped: dropped}}
+	}
+	with := func(v []Verdict, change func(*Verdict)) []Verdict { change(&v[0]); return v }
+	weak := at("r", "a", 1)
+	weak.Severity = SeverityWarn
+	for name, c := range map[string]struct {
+		before, after []Verdict
+		want          bool
+	}{
+		"nobody looked":        {nil, nil, true},
+		"nobody looked before": {nil, fails(0, at("r", "a", 1)), true},
+		"the same":             {fails(0, at("r", "a", 1)), fails(0, at("r", "a", 1)), false},
+		"moved":                {fails(0, at("r", "a", 1)), fails(0, at("r", "a", 9)), false},
+		"less":                 {fails(0, at("r", "a", 1), at("r", "b", 1)), fails(0, at("r", "b", 1)), false},
+		"another path":         {fails(0, at("r", "a", 1)), fails(0, at("r", "b", 1)), true},
+		"another rule":         {fails(0, at("r", "a", 1)), fails(0, at("s", "a", 1)), true},
+		"once more":            {fails(0, at("r", "a", 1)), fails(0, at("r", "a", 1), at("r", "a", 2)), true},
+		"more that is hidden":  {fails(3, at("r", "a", 1)), fails(4, at("r", "a", 1)), true},
+		"as much hidden":       {fails(3, at("r", "a", 1)), fails(3, at("r", "a", 1)), false},
+		"it only warned":       {fails(0, weak), fails(0, at("r", "a", 1)), true},
+		"it only warns":        {fails(0, at("r", "b", 1)), fails(0, at("r", "b", 1), weak), false},
+		"other settings":       {with(fails(0, at("r", "a", 1)), func(v *Verdict) { v.GateDigest = "2" }), fails(0, at("r", "a", 1)), true},
+		"cannot look":          {fails(0), with(fails(0), func(v *Verdict) { v.Status = Error }), true},
+		"accepts":              {fails(0), with(fails(0), func(v *Verdict) { v.Status = Pass }), false},
+		"mode warn":            {nil, with(fails(0, at("r", "a", 1)), func(v *Verdict) { v.Mode = ModeWarn }), false},
+	} {
+		if got := Objects(c.before, c.after); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

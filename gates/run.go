@@ -140,6 +140,36 @@ func Blocked(vs []Verdict) bool { return len(vs) == 0 || len(Blocking(vs)) > 0 }
 // Blocking returns the verdicts that forbid to promote, in their order.
 func Blocking(vs []Verdict) []Verdict { return slices.DeleteFunc(slices.Clone(vs), Verdict.accepts) }
 
+// Objects says whether gates that block object in after to what they did not object to in before, where the same gates
+// looked at an earlier state. A gate that could not look objects.
+func Objects(before, after []Verdict) bool {
+	return len(after) == 0 || slices.ContainsFunc(Blocking(after), func(v Verdict) bool {
+		i := slices.IndexFunc(before, func(b Verdict) bool { return b.Gate == v.Gate && b.GateDigest == v.GateDigest })
+		return v.Status != Fail || i < 0 || v.adds(&before[i])
+	})
+}
+
+// adds says whether v has more findings that block than old, of any rule at any path. Lines move, and do not count.
+func (v *Verdict) adds(old *Verdict) bool {
+	type place struct{ rule, path string }
+	had := map[place]int{}
+	for _, f := range old.Findings {
+		if f.Severity.rank() >= SeverityBlock.rank() {
+			had[place{f.Rule, f.Path}]++
+		}
+	}
+	for _, f := range v.Findings {
+		at := place{f.Rule, f.Path}
+		if f.Severity.rank() < SeverityBlock.rank() {
+			continue
+		}
+		if had[at]--; had[at] < 0 {
+			return true
+		}
+	}
+	return v.Dropped > old.Dropped
+}
+
 func (v Verdict) accepts() bool {
 	switch v.Mode {
 	case ModeOff, ModeWarn:

@@ -126,6 +126,7 @@ type task struct {
 	slot   *slots.Slot
 	change *snapshot.Change
 	at     string // the state that is judged: a checkpoint or snapshot.Current
+	began  string // the checkpoint before its first step; "": not known
 
 	rooting errgroup.Group // of the root file system
 
@@ -320,7 +321,7 @@ func (t *task) validate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if gates.Blocked(t.res.Gates) && t.res.Verdict == VerdictOK {
+	if t.res.Verdict == VerdictOK && gates.Blocked(t.res.Gates) && t.objected(ctx) {
 		blocked := blockedError(t.feature.Name, t.res.Gates)
 		if t.req.Remove {
 			blocked.Remedy = "run it without --rm to look at the change"
@@ -328,6 +329,20 @@ func (t *task) validate(ctx context.Context) error {
 		t.fail(VerdictGate, blocked.Code, blocked.Cause, blocked.Remedy)
 	}
 	return nil
+}
+
+// objected reports whether what gates object to is the task's matter. Where only what it did itself is, that is found by
+// asking them about the state that it began with too; where that cannot be told, it is.
+func (t *task) objected(ctx context.Context) bool {
+	if !t.req.OwnOnly || t.began == "" || t.req.Promote != PromoteNone {
+		return true
+	}
+	c, err := t.layers.Change(ctx, snapshot.Base, t.began)
+	if err != nil {
+		return true
+	}
+	before, err := t.ask(ctx, t.req.Profile, &judged{t.layers, t.began, c}, t.req.AllowProtected)
+	return err != nil || gates.Objects(before, t.res.Gates)
 }
 
 // promote hands the change over. Once begun it is not interrupted: it is finished, or undone at the next start.

@@ -25,6 +25,9 @@ func (t *task) runSteps(ctx context.Context) error {
 		if err := t.save(ctx, ReasonStart, t.first); err != nil {
 			return err
 		}
+		if n := len(t.res.Checkpoints); n > 0 && t.first == 0 {
+			t.began = t.res.Checkpoints[n-1].ID
+		}
 	}
 	if len(t.req.Steps) == t.first { // a sandbox in which nothing runs yet, or a task whose steps are all done
 		t.ran = true

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/caisson-dev/caisson/gates"
 	commandgate "github.com/caisson-dev/caisson/gates/command"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/native"
@@ -245,6 +246,11 @@ func (a *app) reportRun(r *runner.Result, o *runOptions) error {
 // reportInside says how a task ended in a feature that goes on: what becomes of the change is not its matter.
 func (a *app) reportInside(r *runner.Result) error {
 	a.warn(r.Gates)
+	if r.Verdict != runner.VerdictGate { // of which more is said
+		for _, v := range gates.Blocking(r.Gates) {
+			a.note("the gate %s refuses the change of %s: caisson gate run %[2]s", v.Gate, r.Feature)
+		}
+	}
 	return a.reportRun(r, &runOptions{quiet: true})
 }
 

@@ -158,6 +158,7 @@ type wireRequest struct {
 	Promote        string                   `json:"promote,omitempty"`
 	PatchFile      text                     `json:"patch_file,omitempty"`
 	AllowProtected []text                   `json:"allow_protected,omitempty"`
+	OwnOnly        bool                     `json:"own_only,omitempty"`
 	Consent        bool                     `json:"consent,omitempty"`
 	Remove         bool                     `json:"remove,omitempty"`
 	Labels         map[string]string        `json:"labels,omitempty"`
@@ -188,7 +189,7 @@ type wireStep struct {
 
 // toWire makes paths absolute: the supervisor works elsewhere.
 func toWire(r *runner.Request) (*wireRequest, error) {
-	w := &wireRequest{Feature: r.Feature, Promote: r.Promote, AllowProtected: texts(r.AllowProtected), Consent: r.Consent, Remove: r.Remove,
+	w := &wireRequest{Feature: r.Feature, Promote: r.Promote, AllowProtected: texts(r.AllowProtected), OwnOnly: r.OwnOnly, Consent: r.Consent, Remove: r.Remove,
 		Labels: r.Labels, Detach: r.Detach, Key: r.Key, TTL: r.TTL, Idle: r.Idle, Checkpoints: r.Checkpoints, Learn: r.Learn, Publish: r.Publish, TTY: r.TTY,
 		Interactive: r.Interactive, Environ: wireEnviron(r.Environ), Input: r.Stdin != nil || r.TTY && r.Terminal.In != nil,
 		Term: r.Terminal.Name, Size: r.Terminal.Size}
@@ -237,7 +238,7 @@ func absolute(path string) (string, error) {
 // request is what toWire was given, without streams.
 func (w *wireRequest) request() (*runner.Request, error) {
 	r := &runner.Request{Workspace: string(w.Workspace), Feature: w.Feature, Promote: w.Promote, PatchFile: string(w.PatchFile),
-		AllowProtected: untexts(w.AllowProtected), Consent: w.Consent, Remove: w.Remove, Labels: w.Labels, Detach: w.Detach, Key: w.Key,
+		AllowProtected: untexts(w.AllowProtected), OwnOnly: w.OwnOnly, Consent: w.Consent, Remove: w.Remove, Labels: w.Labels, Detach: w.Detach, Key: w.Key,
 		TTL: w.TTL, Idle: w.Idle, Checkpoints: w.Checkpoints, Learn: w.Learn, Publish: w.Publish, TTY: w.TTY, Interactive: w.Interactive, Environ: environ(w.Environ)}
 	r.Terminal.Name, r.Terminal.Size = w.Term, w.Size
 	for _, s := range w.Steps {
