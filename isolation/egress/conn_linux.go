@@ -287,7 +287,11 @@ func (f *flow) downwards(dst io.Writer, src io.Reader) error {
 
 // Publish shows a port of the sandbox on the host, until stop.
 func (g *Gateway) Publish(p Publish) (at netip.AddrPort, stop func(), err error) {
-	l, err := net.Listen("tcp", p.Host.String())
+	network, host := "tcp6", netip.AddrPortFrom(p.Host.Addr().Unmap(), p.Host.Port())
+	if host.Addr().Is4() { // "tcp" takes 0.0.0.0 for the addresses of both families
+		network = "tcp4"
+	}
+	l, err := net.Listen(network, host.String())
 	if err != nil {
 		return at, nil, fmt.Errorf("publish port %d: %w", p.Port, err)
 	}

@@ -698,6 +698,15 @@ func TestPublish(t *testing.T) {
 	if _, _, err := w.g.Publish(Publish{Host: at, Port: 8001}); err == nil {
 		t.Error("a port that is taken is published")
 	}
+	all, stopAll, err := w.g.Publish(Publish{Host: netip.MustParseAddrPort("0.0.0.0:0"), Port: 8000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stopAll()
+	if c, err := net.Dial("tcp", netip.AddrPortFrom(netip.IPv6Loopback(), all.Port()).String()); err == nil {
+		_ = c.Close()
+		t.Errorf("%s is there for IPv6, too", all)
+	}
 	stop()
 	if c, err := net.Dial("tcp", at.String()); err == nil {
 		_ = c.Close()
