@@ -109,7 +109,8 @@ func (x *session) newUplink() *uplink.Uplink {
 // goOnline makes the network that some step needs, and shows the ports, before anything runs: what cannot be had is refused.
 func (t *task) goOnline(ctx context.Context) error {
 	needed := func(r *egress.Rule) bool { return r.Mode() != egress.ModeNone }
-	if t.req.Learn != "" || slices.ContainsFunc(t.rules, needed) { // who learns sees also what no rule lets through
+	learns, shows := t.req.Learn != "", len(t.req.Publish) > 0
+	if learns || shows || slices.ContainsFunc(t.rules, needed) { // who learns sees also what no rule lets through
 		if err := t.up.Open(ctx); err != nil {
 			return err
 		}

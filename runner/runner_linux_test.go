@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -120,6 +121,9 @@ func TestRefusals(t *testing.T) {
 		"promote":              {func(r *runner.Request) { r.Promote = "branch" }, runner.CodeUsage},
 		"patch without a file": {func(r *runner.Request) { r.Promote = runner.PromotePatch }, runner.CodeUsage},
 		"network":              {func(r *runner.Request) { r.Steps[0].Network = &egress.Policy{Mode: egress.ModeOpen} }, runner.CodeUnsupported},
+		"port": {func(r *runner.Request) {
+			r.Publish = []egress.Publish{{Host: netip.MustParseAddrPort("127.0.0.1:0"), Port: 80}}
+		}, runner.CodeUnsupported},
 		"network rule": {func(r *runner.Request) {
 			r.Steps[0].Network = &egress.Policy{Mode: egress.ModeAllow, Allow: []string{"nosuch"}}
 		}, runner.CodeConfiguration},
