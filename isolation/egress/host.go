@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -190,13 +191,14 @@ func (s *surroundings) read() ([]netip.Prefix, error) {
 	return list, nil
 }
 
-// namesSpecial reports whether a network is a name for the special addresses in it. One as wide as 0.0.0.0/0 stands for the
-// internet; the widest that is anybody's own are 10.0.0.0/8 and fc00::/7.
-func namesSpecial(p netip.Prefix) bool {
-	if p.Addr().Is4() {
-		return p.Bits() >= 8
+// namesSpecial reports whether a network is a name for an address that is not on the public internet: one that lies within the
+// registry's entry for it. One that only reaches into it, 0.0.0.0/0 or 169.0.0.0/8, stands for the internet around. Of the
+// host's own networks, which an entry need not know, it may be the whole of 10.0.0.0/8 or fc00::/7 at most.
+func namesSpecial(p netip.Prefix, a netip.Addr) bool {
+	if contains(private, a) {
+		return slices.ContainsFunc(private, func(own netip.Prefix) bool { return own.Bits() <= p.Bits() && own.Contains(p.Addr()) })
 	}
-	return p.Bits() >= 7
+	return p.Bits() >= 8 || p.Addr().Is6() && p.Bits() >= 7
 }
 
 // target is a destination: a name or an address, and a port.

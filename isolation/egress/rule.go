@@ -305,7 +305,7 @@ func (e *entry) matches(t target) bool {
 	if t.name != "" {
 		return e.matchesName(t.name)
 	}
-	return e.prefix.IsValid() && e.prefix.Contains(t.addr) && (e.denial || namesSpecial(e.prefix) || public(t.addr))
+	return e.prefix.IsValid() && e.prefix.Contains(t.addr) && (e.denial || public(t.addr) || namesSpecial(e.prefix, t.addr))
 }
 
 func find(list []entry, t target) *entry {

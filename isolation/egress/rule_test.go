@@ -96,6 +96,18 @@ func TestPrivateWorld(t *testing.T) {
 	if v := named.decideAddr(target{name: "db.test", port: 5432}, netip.MustParseAddr("10.0.0.1")); !v.Allowed {
 		t.Errorf("%+v", v)
 	}
+	for entry, want := range map[string]string{"169.0.0.0/8": "", "169.254.0.0/15": "", "169.254.0.0/16": "169.254.169.254", "168.63.129.0/24": "", "192.0.0.0/8": "",
+		"192.168.0.0/16": "192.168.1.1", "0.0.0.0/0": "", "10.0.0.0/7": "", "10.0.0.0/8": "10.0.0.1", "10.0.0.1": "10.0.0.1", "fc00::/6": "", "fd00::/8": "[fd00:ec2::254]"} {
+		r, err := Parse(Policy{Mode: ModeAllow, Allow: []string{entry}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, a := range []string{"169.254.169.254", "168.63.129.16", "192.168.1.1", "10.0.0.1", "[fd00:ec2::254]", "[fe80::1]"} {
+			if v := r.Try(a + ":80"); v.Allowed != (a == want) {
+				t.Errorf("%s: %s is %+v", entry, a, v)
+			}
+		}
+	}
 }
 
 func TestOddDestinations(t *testing.T) {
