@@ -51,6 +51,7 @@ var suite = map[string]func(*testing.T, runner.Journal){
 	"Aliases":        aliases,
 	"Claims":         claims,
 	"Forks":          forks,
+	"Policies":       policies,
 	"UpdateFeature":  updateFeature,
 	"Restore":        restore,
 	"FileEvents":     fileEvents,
