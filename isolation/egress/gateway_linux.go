@@ -48,6 +48,7 @@ type Gateway struct {
 	flows   map[*flow]struct{}
 	budgets map[int]*budget // of steps that are not drained
 	closed  bool
+	started bool // set before anybody else has the gateway
 	running sync.WaitGroup
 }
 
@@ -74,6 +75,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
+	g.started = true
 	g.running.Go(g.closeIdle)
 	return g, nil
 }
@@ -322,8 +324,11 @@ func (g *Gateway) Close() error {
 	g.link.stop()
 	g.stack.Destroy() // which still writes
 	// To take a device out of a namespace costs the kernel 7 to 30 ms, and with the namespace nobody waits for it. A
-	// device without its other end takes what is sent to it and passes nothing on.
-	_ = unix.IoctlSetInt(int(g.opt.TUN.Fd()), unix.TUNSETPERSIST, 1) // it is only slower without
+	// device without its other end takes what is sent to it and passes nothing on. One that has never worked makes room for
+	// the next.
+	if g.started {
+		_ = unix.IoctlSetInt(int(g.opt.TUN.Fd()), unix.TUNSETPERSIST, 1) // it is only slower without
+	}
 	return errors.Join(g.link.close(), g.opt.TUN.Close())
 }
 

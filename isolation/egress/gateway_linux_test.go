@@ -714,6 +714,26 @@ func TestPublish(t *testing.T) {
 	}
 }
 
+// TestNotStarted: a gateway that could not be started leaves no device in the way of the next.
+func TestNotStarted(t *testing.T) {
+	needRoot(t)
+	jobs := make(chan func())
+	t.Cleanup(func() { close(jobs) })
+	ns := namespace(jobs)
+	defer unix.Close(ns)
+	for range 2 {
+		tun, err := OpenTUN(ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := &Gateway{opt: Options{TUN: tun}}
+		g.ctx, g.cancel = context.WithCancel(t.Context())
+		if err := errors.Join(g.makeStack(), g.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestDrain ends a step with a connection that its command left open: its event is there when Drain returns.
 func TestDrain(t *testing.T) {
 	w := newWorld(t, Policy{Mode: ModeAllow, Allow: []string{"a.example:80"}})
