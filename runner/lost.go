@@ -161,12 +161,16 @@ func (s *Supervisor) read(id string) (*FeatureRecord, error) {
 // restore makes the records of features again that the journal has lost. Their tasks are lost; their checkpoints are found on
 // disk by who repairs them next.
 func (s *Supervisor) restore(ctx context.Context, r *GCReport) error {
-	ids, _, err := s.strays(ctx)
+	ids, known, err := s.strays(ctx)
 	if err != nil {
 		return err
 	}
 	list := s.lost(ids, r)
-	root := map[int]string{} // of each lineage: who has its index
+	// Who has an index: files have its ids. One that was given away meanwhile is shared, as by forks.
+	root := map[int]string{}
+	for _, f := range known {
+		root[f.Index] = f.Lineage
+	}
 	for i := range list {
 		f := &list[i]
 		l, err := flock.Inherit(ctx, lockFile(s.featureDir(f.ID)), flock.Exclusive)

@@ -64,6 +64,8 @@ func (s *Store) Restore(ctx context.Context, f runner.FeatureRecord) error {
 		index := &f.Index
 		if f.Lineage != "" {
 			index = nil
+		} else if _, err := tx.ExecContext(ctx, "UPDATE features SET idx = "+lowest+" WHERE idx = ? AND lineage <> ''", f.Index); err != nil {
+			return err // a fork does not use the index that it has itself
 		}
 		if err := insertFeature(ctx, tx, &f, index, f.Created); err != nil {
 			return err
