@@ -28,8 +28,8 @@ type Gate interface {
 type Change struct {
 	Entries []Entry
 	Digest  string
-	// Tree identifies everything that a gate can see through this value, the workspace below included. Without
-	// it no verdict is taken from a cache, nor put into it.
+	// Tree identifies the entries, with their new content. Without it no answer is taken from a cache, nor put into it; one
+	// that rests on OpenOld, Lookup or Readlink is not put there either.
 	Tree string
 	// Open reads the new content of a path, following no link.
 	Open func(path string) (io.ReadCloser, error)

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -212,13 +214,30 @@ func (r *run) cached(ctx context.Context, g Configured, v *Verdict) {
 	if use {
 		a, v.Cached = r.opt.Cache.Answer(ctx, key)
 	}
+	var below atomic.Bool
 	if !v.Cached {
-		a, err = check(ctx, g, r.change)
+		a, err = check(ctx, g, r.change.noting(&below))
 	}
 	v.take(g, a, err, len(r.change.Entries) > 0)
-	if use && !v.Cached && v.Status != Error {
+	if use && !v.Cached && v.Status != Error && !below.Load() {
 		r.opt.Cache.Keep(ctx, key, a)
 	}
+}
+
+// noting is the change, and sets below when a gate looks into the workspace under it: its owner works there, and no digest
+// tells an answer that rests on it from the next one.
+func (c *Change) noting(below *atomic.Bool) *Change {
+	n := *c
+	if c.OpenOld != nil {
+		n.OpenOld = func(p string) (io.ReadCloser, error) { below.Store(true); return c.OpenOld(p) }
+	}
+	if c.Lookup != nil {
+		n.Lookup = func(p string) (FileType, bool) { below.Store(true); return c.Lookup(p) }
+	}
+	if c.Readlink != nil {
+		n.Readlink = func(p string) (string, bool) { below.Store(true); return c.Readlink(p) }
+	}
+	return &n
 }
 
 // take turns what a gate says into its verdict.

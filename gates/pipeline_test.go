@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -169,7 +170,19 @@ func TestCache(t *testing.T) {
 			t.Errorf("an error was kept: %+v", v)
 		}
 	}
-	if asked != 8 {
+	for name, look := range map[string]func(c *Change){
+		"open": func(c *Change) { _, _ = c.OpenOld("x") }, "lookup": func(c *Change) { c.Lookup("x") }, "readlink": func(c *Change) { c.Readlink("x") },
+	} {
+		result = func(_ context.Context, c *Change) (Verdict, error) { look(c); return Verdict{Checked: 1}, nil }
+		below := &Change{Entries: entries, Tree: name, OpenOld: func(string) (io.ReadCloser, error) { return nil, io.EOF },
+			Lookup: func(string) (FileType, bool) { return "", false }, Readlink: func(string) (string, bool) { return "", false }}
+		for range 2 {
+			if v := ask(below, ""); v.Status != Pass || v.Cached {
+				t.Errorf("%s: an answer about the workspace below was kept: %+v", name, v)
+			}
+		}
+	}
+	if asked != 14 {
 		t.Errorf("asked %d", asked)
 	}
 }

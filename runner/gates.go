@@ -45,9 +45,10 @@ func (x *session) ask(ctx context.Context, p *profiles.Effective, state *judged,
 // gated is the change as gates see it.
 func (j *judged) gated(workspace *os.Root) *gates.Change {
 	c, info := j.change, j.layers.Info()
+	tree := sha256.New()
+	fmt.Fprintf(tree, "%q %d %s", info.Workspace, info.Generation, c.Digest)
 	out := &gates.Change{
 		Entries: make([]gates.Entry, len(c.Entries)), Digest: c.Digest,
-		Tree:    fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%q %d %s", info.Workspace, info.Generation, c.Digest))),
 		Open:    func(path string) (io.ReadCloser, error) { return j.layers.OpenFile(j.at, path) },
 		OpenOld: func(path string) (io.ReadCloser, error) { return j.layers.OpenFile(snapshot.Base, path) },
 		Lookup: func(path string) (gates.FileType, bool) {
@@ -68,35 +69,71 @@ func (j *judged) gated(workspace *os.Root) *gates.Change {
 			Mode: e.Mode, OldMode: e.OldMode, Size: e.Size, OldSize: e.OldSize, Link: e.Link, OldLink: e.OldLink,
 			Binary: e.Binary, Xattrs: e.Xattrs,
 		}
+		fmt.Fprintf(tree, " %o %d %q", e.OldMode, e.OldSize, e.OldLink) // which the digest does not hold
 	}
+	out.Tree = fmt.Sprintf("%x", tree.Sum(nil))
 	return out
 }
 
-// since answers for incremental gates what is new since the feature's newest checkpoint that they passed.
+// since answers for incremental gates what is new since the feature's newest checkpoint that they passed. They passed the
+// change as it was then, over the workspace as it was: when the checkpoint is another change by now, everything is new.
 func (x *session) since(ctx context.Context, state *judged, entries []gates.Entry) func(gate, digest string) ([]gates.Entry, bool) {
 	checkpoints := sync.OnceValues(func() ([]CheckpointRecord, error) { return x.s.opt.Journal.Checkpoints(ctx, x.feature.ID) })
+	var mu sync.Mutex // gates ask at once, and mostly about the same checkpoint
+	known := map[string]*progress{}
+	from := func(id string) *progress {
+		mu.Lock()
+		defer mu.Unlock()
+		if known[id] == nil {
+			known[id] = state.progress(ctx, id)
+		}
+		return known[id]
+	}
 	return func(gate, digest string) ([]gates.Entry, bool) {
 		list, err := checkpoints()
 		if err != nil {
 			return nil, false // then everything is new
 		}
 		for _, c := range slices.Backward(list) {
-			passed := slices.ContainsFunc(c.Verdicts, func(v gates.Verdict) bool {
+			passed := slices.IndexFunc(c.Verdicts, func(v gates.Verdict) bool {
 				return v.Gate == gate && v.GateDigest == digest && v.Status == gates.Pass && len(v.Findings) == 0 && v.Dropped == 0
 			})
-			if !passed || c.Lost || c.Damaged != "" {
+			if passed < 0 || c.Lost || c.Damaged != "" {
 				continue
 			}
-			change, err := state.layers.Change(ctx, c.ID, state.at)
-			if err != nil {
+			p := from(c.ID)
+			if p == nil || p.digest != c.Verdicts[passed].ChangeDigest {
 				return nil, false
 			}
-			moved := make(map[string]bool, len(change.Entries))
-			for i := range change.Entries {
-				moved[change.Entries[i].Path] = true
-			}
-			return slices.DeleteFunc(slices.Clone(entries), func(e gates.Entry) bool { return !moved[e.Path] }), true
+			return slices.DeleteFunc(slices.Clone(entries), p.same), true
 		}
 		return nil, false
 	}
 }
+
+// progress is the way from a checkpoint to the state that is judged.
+type progress struct {
+	digest string // of the checkpoint's change against the workspace as it is now
+	moved  map[string]bool
+}
+
+// progress compares the state with a checkpoint; nil when that cannot be.
+func (j *judged) progress(ctx context.Context, id string) *progress {
+	then, err := j.layers.Change(ctx, snapshot.Base, id)
+	if err != nil {
+		return nil
+	}
+	change, err := j.layers.Change(ctx, id, j.at)
+	if err != nil {
+		return nil
+	}
+	p := &progress{then.Digest, make(map[string]bool, len(change.Entries))}
+	for i := range change.Entries {
+		p.moved[change.Entries[i].Path] = true
+	}
+	return p
+}
+
+// same says that an entry is the one that was judged at the checkpoint. Of one that replaces something this is not known:
+// gates compare the two, and the digest does not hold what was there before.
+func (p *progress) same(e gates.Entry) bool { return !p.moved[e.Path] && e.OldType == "" }
