@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/caisson-dev/caisson/isolation"
+	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/quota"
 )
 
@@ -233,6 +235,74 @@ func (e *Effective) comment(path string, name, content *yaml.Node) {
 		name.LineComment = e.Origins[path]
 	default:
 		content.LineComment = e.Origins[path]
+	}
+}
+
+// Learned is the text of a profile file that differs from e in who may be reached: by steps of a name that rules has, and, as "",
+// by those without one. It extends e, or, where e is of a file that no name leads to, says again what that file says.
+func (e *Effective) Learned(rules map[string][]string) string {
+	p := e.Profile
+	first := entriesRule(rules[""])
+	p.Network.Mode, p.Network.Allow, p.Steps = first.Mode, first.Allow, map[string]StepPolicy{}
+	if e.says("steps") {
+		maps.Copy(p.Steps, e.Steps)
+	}
+	for name, entries := range rules {
+		if name != "" {
+			p.Steps[name] = StepPolicy{Rule: entriesRule(entries)}
+		}
+	}
+	root := &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{textNode("extends"), textNode(cmp.Or(e.base, e.Name))}}
+	levels := map[string]*yaml.Node{"": root}
+	for _, k := range keys() {
+		learned := k.path == "network.mode" || k.path == "network.allow" || k.path == "steps" && len(p.Steps) > 0
+		v := k.kind.get(&p)
+		if v == nil || !learned && !e.says(k.path) {
+			continue
+		}
+		above, last := parent(k.path)
+		level := nested(levels, above)
+		level.Content = append(level.Content, textNode(last), k.kind.encode(v))
+	}
+	for name, content := range pairs(root) {
+		if name.Value != "steps" {
+			inLine(content)
+			continue
+		}
+		for _, step := range pairs(content) {
+			inLine(step)
+		}
+	}
+	text, err := yaml.Marshal(root)
+	if err != nil {
+		panic(err) // a tree of our own
+	}
+	return string(text)
+}
+
+// says reports whether the file of e that only its path names has a key.
+func (e *Effective) says(key string) bool {
+	return e.file != "" && slices.ContainsFunc(strings.Split(e.Origins[key], ", "), func(origin string) bool {
+		return strings.HasPrefix(origin, e.file+":")
+	})
+}
+
+func entriesRule(entries []string) *NetworkRule {
+	if len(entries) == 0 {
+		return &NetworkRule{Mode: string(egress.ModeNone), Allow: []string{}}
+	}
+	return &NetworkRule{Mode: string(egress.ModeAllow), Allow: entries}
+}
+
+// inLine has a value written in one line, and what lists hold in quotes.
+func inLine(n *yaml.Node) {
+	if n.Kind != yaml.ScalarNode {
+		n.Style |= yaml.FlowStyle
+	}
+	for _, c := range n.Content {
+		if inLine(c); n.Kind == yaml.SequenceNode && c.Kind == yaml.ScalarNode {
+			c.Style = yaml.DoubleQuotedStyle
+		}
 	}
 }
 

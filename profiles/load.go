@@ -66,6 +66,9 @@ func Load(o LoadOptions) (*Effective, error) {
 	l.apply(flags)
 
 	e := l.effective(files.trusted[len(files.trusted)-1])
+	if e.base = e.Name; o.File != "" && len(files.trusted) > 1 && files.trusted[len(files.trusted)-1].source == o.File {
+		e.base, e.file = files.trusted[len(files.trusted)-2].name, o.File
+	}
 	for i, m := range e.Mounts {
 		e.Mounts[i].Trusted = slices.ContainsFunc(mounts, func(t Mount) bool { return t.Source == m.Source })
 	}

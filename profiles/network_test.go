@@ -3,6 +3,7 @@ package profiles
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -209,5 +210,42 @@ func TestAllowFlag(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "flag --allow: network.allow: ") {
 			t.Errorf("%v: %v", flags, err)
 		}
+	}
+}
+
+// TestLearned: what is learnt is a profile that holds in the place of the one that was run under.
+func TestLearned(t *testing.T) {
+	root := tree(t, map[string]string{"user/named.yaml": networkYAML, "t2.yaml": "extends: named\nlimits: {memory: 300m}\nenv: {A: '1'}\n" +
+		"network: {limits: {bytes: 1m}}\nsteps: {more: {network: {mode: open}}}\n"})
+	rules := map[string][]string{"": {"host:80", "a.example:443"}, "fetch": {"10.0.0.1:80"}, "build": nil}
+	for name, change := range map[string]func(o *LoadOptions){
+		"built-in": func(o *LoadOptions) { o.Name = "go" },
+		"by name":  func(o *LoadOptions) { o.Name = "named" },
+		"by path":  func(o *LoadOptions) { o.File = root + "/t2.yaml" },
+	} {
+		o := options(root)
+		change(&o)
+		e := load(t, o)
+		text := e.Learned(rules)
+		o.Name, o.File = "", tree(t, map[string]string{"learned.yaml": text})+"/learned.yaml"
+		again := load(t, o)
+		want := e.Profile
+		want.Network.Mode, want.Network.Allow = "allow", rules[""]
+		want.Steps = maps.Clone(e.Steps)
+		want.Steps["fetch"] = StepPolicy{Rule: &NetworkRule{Mode: "allow", Allow: rules["fetch"]}}
+		want.Steps["build"] = StepPolicy{Rule: &NetworkRule{Mode: "none", Allow: []string{}}}
+		if again.Digest != want.digest() {
+			t.Errorf("%s: another policy\n%s", name, text)
+		}
+	}
+	o := options(root)
+	o.Name = "go"
+	if text := load(t, o).Learned(rules); text != `extends: go
+network: {mode: allow, allow: ["host:80", "a.example:443"]}
+steps:
+    build: {network: {mode: none, allow: []}}
+    fetch: {network: {mode: allow, allow: ["10.0.0.1:80"]}}
+` {
+		t.Errorf("it is not the smallest:\n%s", text)
 	}
 }

@@ -151,4 +151,7 @@ type Effective struct {
 	// "/etc/caisson/profiles/x.yaml:12", "flag --memory" or "env CAISSON_MEMORY".
 	Origins map[string]string `json:"origins"`
 	Digest  string            `json:"digest"` // "sha256:…" over the canonical JSON of the values alone
+
+	// What another profile has to extend, and, if e is of a file that only its path names, that file, which stands on it.
+	base, file string
 }

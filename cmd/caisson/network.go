@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -162,27 +161,10 @@ func learned(r *runner.Result, p *profiles.Effective) string {
 	for _, st := range r.Steps {
 		rules[st.Name] = append(rules[st.Name], entriesOf(st.Network)...)
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "extends: %s\n", p.Name)
-	line := func(list []string) string {
-		if list = tidy(list); len(list) == 0 {
-			return "{mode: none, allow: []}"
-		}
-		quoted := make([]string, len(list))
-		for i, e := range list {
-			quoted[i] = strconv.Quote(e)
-		}
-		return "{mode: allow, allow: [" + strings.Join(quoted, ", ") + "]}"
+	for name, list := range rules {
+		rules[name] = tidy(list)
 	}
-	fmt.Fprintf(&b, "network: %s\n", line(rules[""]))
-	delete(rules, "")
-	if len(rules) > 0 {
-		b.WriteString("steps:\n")
-	}
-	for _, name := range slices.Sorted(maps.Keys(rules)) {
-		fmt.Fprintf(&b, "  %s: {network: %s}\n", name, line(rules[name]))
-	}
-	return b.String()
+	return p.Learned(rules)
 }
 
 // learnedEvent is what run --learn --json prints before the result.
@@ -223,10 +205,10 @@ func entriesOf(u *uplink.Use) (list []string) {
 	return list
 }
 
-// tidy leaves out what is there twice, what nothing would allow, and names without a port of which ports are known.
+// tidy leaves out what is there twice, what is no entry, and names without a port of which ports are known.
 func tidy(list []string) []string {
 	list = slices.DeleteFunc(slices.Clone(list), func(e string) bool {
-		return e == "" || !strings.Contains(e, ":") && slices.ContainsFunc(list, func(o string) bool { return strings.HasPrefix(o, e+":") })
+		return egress.CheckEntry(e) != nil || !strings.Contains(e, ":") && slices.ContainsFunc(list, func(o string) bool { return strings.HasPrefix(o, e+":") })
 	})
 	slices.Sort(list)
 	return slices.Compact(list)

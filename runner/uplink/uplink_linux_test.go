@@ -257,6 +257,11 @@ func TestUse(t *testing.T) {
 	if d := s.Destinations[0]; d.To != "n0.example:443" || d.Connections != 1+all {
 		t.Errorf("%+v", d)
 	}
+	called := Use{}
+	called.add(egress.Event{Addr: netip.AddrPortFrom(egress.Sandbox4.Addr(), 80), Port: 80, Verdict: egress.VerdictAllowed, Rule: "publish", Out: 1, In: 2})
+	if len(called.Destinations) != 0 || called.Out != 1 || called.In != 2 || called.Empty() {
+		t.Errorf("a caller of a published port is what the step wanted: %+v", called)
+	}
 	for want, e := range map[string]egress.Event{"a.example": {Name: "a.example"}, "1.2.3.4:5": {Addr: netip.MustParseAddrPort("1.2.3.4:5"), Port: 5}} {
 		if got := To(&e); got != want {
 			t.Errorf("%s is written %s", want, got)

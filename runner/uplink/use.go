@@ -68,6 +68,9 @@ func (u *Use) share(e egress.Event) {
 }
 
 func (u *Use) list(e egress.Event, shared bool) {
+	if e.Addr.Addr() == egress.Sandbox4.Addr() {
+		return // who called a published port was wanted by nobody inside
+	}
 	to := To(&e)
 	i := slices.IndexFunc(u.Destinations, func(d Destination) bool {
 		return d.To == to && d.Protocol == e.Protocol && d.Verdict == e.Verdict && d.Rule == e.Rule && d.Shared == shared
@@ -101,4 +104,4 @@ func (u *Use) sorted() Use {
 }
 
 // Empty reports whether nothing was wanted.
-func (u *Use) Empty() bool { return len(u.Destinations) == 0 }
+func (u *Use) Empty() bool { return len(u.Destinations)+u.More == 0 && u.Out+u.In == 0 }
