@@ -122,7 +122,7 @@ type CheckpointJournal interface {
 	// is the lineage's. ErrExists for the name, ErrNotFound.
 	Fork(ctx context.Context, f FeatureRecord, from string) (FeatureRecord, error)
 	// Restore records a feature that was lost with its record, with its own Index, or that of Lineage when there is one. ErrExists
-	// for the name, the id or the index.
+	// for the name, the id or the index. One that is Retired is recorded as being removed.
 	Restore(ctx context.Context, f FeatureRecord) error
 	// Kin lists every feature of a lineage, itself and retired ones too, oldest first.
 	Kin(ctx context.Context, featureID string) ([]FeatureRecord, error)

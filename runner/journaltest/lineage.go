@@ -130,6 +130,13 @@ func restore(t *testing.T, j runner.Journal) {
 	if f := add(t, j, 1).Feature; f.Index == 7 {
 		t.Fatal("two features have one index")
 	}
+	// The index that a fork has itself and does not use gives way: here the lowest.
+	must(t, j.Restore(ctx, runner.FeatureRecord{ID: "first", Name: "first", Workspace: "/w", Index: 0, Created: at}))
+	for id, index := range map[string]int{"first": 0, "fork": 7} {
+		if f, err = j.Feature(ctx, id); err != nil || f.Index != index {
+			t.Fatalf("%+v %v", f, err)
+		}
+	}
 	must(t, j.Restore(ctx, runner.FeatureRecord{ID: "gone", Name: "gone", Workspace: "/w", Index: 9, Created: at, Retired: true}))
 	_, err = j.Feature(ctx, "gone")
 	wantErr(t, err, runner.ErrNotFound)
