@@ -59,7 +59,7 @@ func TestRequest(t *testing.T) {
 	want.Labels, want.Learn = map[string]string{"a": "b"}, runner.LearnEnforce
 	for i := range want.Steps {
 		want.Steps[i].Network, want.Steps[i].Limits = &egress.Policy{Mode: egress.ModeAllow, Allow: []string{"go"}}, nil
-		want.Steps[i].Name = "fetch"
+		want.Steps[i].Name, want.Steps[i].Reach = "fetch", &runner.Reach{Mode: egress.ModeAllow, Allow: []string{"npm"}}
 	}
 	want.Terminal.Name, want.Terminal.Size = "xterm", runner.Winsize{Rows: 1, Cols: 2}
 	w, err := toWire(&want)
