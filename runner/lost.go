@@ -68,7 +68,7 @@ func (s *Supervisor) identify(ctx context.Context, f *FeatureRecord) error {
 func (s *Supervisor) identifyOld(ctx context.Context, f *FeatureRecord) error {
 	dir := s.featureDir(f.ID)
 	if _, err := os.Lstat(filepath.Join(dir, identityFile)); err == nil || !hadRecord(dir) || f.Damaged != "" {
-		return nil //nolint:nilerr // it has none
+		return nil
 	}
 	l, err := flock.Inherit(ctx, lockFile(dir), flock.Exclusive)
 	if errors.Is(err, flock.ErrLocked) || errors.Is(err, fs.ErrNotExist) {
