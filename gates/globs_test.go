@@ -27,7 +27,7 @@ func TestGlobs(t *testing.T) {
 			t.Errorf("%s and %s, folded: %v", c.patterns, c.path, ok)
 		}
 	}
-	for _, p := range []string{"", "!", "/a", "../a", "a/../b", "[", strings.Repeat("a", 5000), "**/a/**/a/**/a/**/a/**"} {
+	for _, p := range []string{"", "!", "/a", "../a", "a/../b", "./a", "!./a", "a/./b", "a/.", "a//b", "[", strings.Repeat("a", 5000), "**/a/**/a/**/a/**/a/**"} {
 		if _, err := ParseGlobs([]string{p}); err == nil {
 			t.Errorf("%.20q is taken", p)
 		}

@@ -34,8 +34,10 @@ func newMatcher(patterns []string) (*matcher, error) {
 	return m, nil
 }
 
+// checkPattern refuses what is no glob, and what could never match the path of an entry.
 func checkPattern(p string) error {
-	if !doublestar.ValidatePattern(p) || p == "" || path.IsAbs(p) || slices.Contains(strings.Split(p, "/"), "..") {
+	never := path.IsAbs(p) || strings.HasPrefix(p, "./") || strings.HasSuffix(p, "/.") || strings.Contains(p, "/./") || strings.Contains(p, "//")
+	if !doublestar.ValidatePattern(p) || p == "" || never || slices.Contains(strings.Split(p, "/"), "..") {
 		return fmt.Errorf("%q is not a glob relative to the workspace", p)
 	}
 	return nil

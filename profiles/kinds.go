@@ -146,12 +146,13 @@ func (k list[T]) word(s string) (T, error) {
 	return k.item(s)
 }
 
-// text adds to what files say; each text may hold several words with commas between.
+// text adds to what files say; each text may hold several words with commas between. An empty one is a mistake, such as a
+// variable of a shell that is not set: left out, it would make a limit none.
 func (k list[T]) text(texts []string) ([]T, error) {
 	v := []T{inherit}
 	for _, s := range strings.Split(strings.Join(texts, ","), ",") {
 		if s = strings.TrimSpace(s); s == "" {
-			continue
+			return nil, fmt.Errorf("an empty element in %q", strings.Join(texts, ","))
 		}
 		x, err := k.word(s)
 		if err != nil {
