@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -32,7 +33,7 @@ next step's rule does not allow it, or because a limit was met, is listed, too.`
 // refusal is one thing that was not reached.
 type refusal struct {
 	Task   string `json:"task"`
-	Step   int    `json:"step"`
+	Step   int    `json:"step"` // 0: several ran, and Task is ""
 	To     string `json:"to"`
 	Count  int    `json:"count"`
 	Rule   string `json:"rule"` // that decided
@@ -77,7 +78,11 @@ func runWhy(ctx context.Context, a *app, ref string) error {
 		if flag == "" {
 			flag = "cannot be allowed"
 		}
-		fmt.Fprintf(w, "%d\t%s\t%d\t%s\t%s\n", r.Step, gates.Quote(r.To), r.Count, gates.Quote(r.Reason), gates.Quote(flag))
+		step := "-" // of several that ran
+		if r.Step > 0 {
+			step = strconv.Itoa(r.Step)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", step, gates.Quote(r.To), r.Count, gates.Quote(r.Reason), gates.Quote(flag))
 	}
 	return w.Flush()
 }
