@@ -731,7 +731,7 @@ func TestDiskVerdicts(t *testing.T) {
 		"inodes": {"i=0; while touch f$i; do i=$((i+1)); done; exit 1", "inodes"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := *loadProfile(t, map[string][]string{"disk": {"20m"}, "inodes": {"500"}})
+			p := *loadProfile(t, map[string][]string{"disk": {"20m"}, "inodes": {"500"}, "checkpoint-every": {"1h"}, "checkpoint-files": {"100000"}})
 			r := steps(b, "", test.script)
 			r.Profile = &p
 			res, out, errs := run(t, b, r)
@@ -743,7 +743,6 @@ func TestDiskVerdicts(t *testing.T) {
 			}
 			// A full feature is sealed and rolled back all the same.
 			list, err := b.Checkpoints(t.Context(), res.Feature)
-			list = slices.DeleteFunc(list, func(c runner.Checkpoint) bool { return c.Reason == runner.ReasonAuto }) // on a slow machine
 			if err != nil || len(list) != 2 {
 				t.Fatalf("%+v %v", list, err)
 			}
