@@ -141,14 +141,42 @@ func (x *session) logFiles(ctx context.Context, list []watch.Event) {
 	_ = x.s.opt.Journal.AddFileEvents(ctx, rows) // the log of files is a convenience
 }
 
+// errCrowded is why an automatic checkpoint is left out.
+var errCrowded = errors.New("its copies might fill the feature's disk, and take from the task what it was promised")
+
 // saveNow makes an automatic checkpoint.
 func (x *session) saveNow(ctx context.Context) {
 	x.changing.Lock()
 	defer x.changing.Unlock()
-	_, err := x.checkpoint(ctx, ReasonAuto, CheckpointOptions{})
+	err := errCrowded
+	if !x.crowded() {
+		_, err = x.checkpoint(ctx, ReasonAuto, CheckpointOptions{})
+	}
 	if err != nil && !errors.Is(err, os.ErrClosed) {
 		_ = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "checkpoint", To: "failed", Cause: ReasonAuto + ": " + err.Error()})
 	}
+}
+
+// crowded reports whether what has come since the last checkpoint, which sealing a live feature copies, is more than half of
+// what its disk has left.
+func (x *session) crowded() bool {
+	now, ok := x.usage()
+	if !ok {
+		return false
+	}
+	x.mu.Lock()
+	then := x.sealed
+	x.mu.Unlock()
+	return now.Used-then.Used > (now.Limit-now.Used)/2 || now.InodeLimit > 0 && now.Inodes-then.Inodes > (now.InodeLimit-now.Inodes)/2
+}
+
+// usage asks the kernel how full the disk is; a watched one would have to be walked through.
+func (x *session) usage() (u disk.Usage, ok bool) {
+	if x.unit == nil || x.unit.Mechanism() == disk.Watched {
+		return u, false
+	}
+	u, err := x.unit.Usage()
+	return u, err == nil
 }
 
 // watchDisk tells when the feature's disk fills up; nil where nobody counts.

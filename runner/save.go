@@ -35,6 +35,11 @@ func (x *session) seal(ctx context.Context, c *Checkpoint) error {
 	if err != nil {
 		return fmt.Errorf("sealing the state: %w", err)
 	}
+	if u, ok := x.usage(); ok {
+		x.mu.Lock()
+		x.sealed = u
+		x.mu.Unlock()
+	}
 	if !sealed.Alias {
 		x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingSeal, At: start, Took: time.Since(start)})
 	}

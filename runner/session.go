@@ -61,10 +61,11 @@ type session struct {
 
 	pausing sync.Mutex // one that pauses or unpauses at a time; after changing
 
-	mu    sync.Mutex
-	tasks []*task // that run in it, oldest first
-	still bool    // it is paused
-	leafs int     // how many cgroups steps have had
+	mu     sync.Mutex
+	sealed disk.Usage // at the last checkpoint of this session
+	tasks  []*task    // that run in it, oldest first
+	still  bool       // it is paused
+	leafs  int        // how many cgroups steps have had
 }
 
 // access is what a session is opened for.
