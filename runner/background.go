@@ -167,6 +167,10 @@ func (x *session) crowded() bool {
 	x.mu.Lock()
 	then := x.sealed
 	x.mu.Unlock()
+	return crowds(&then, &now)
+}
+
+func crowds(then, now *disk.Usage) bool {
 	return now.Used-then.Used > (now.Limit-now.Used)/2 || now.InodeLimit > 0 && now.Inodes-then.Inodes > (now.InodeLimit-now.Inodes)/2
 }
 

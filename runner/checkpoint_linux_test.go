@@ -724,22 +724,6 @@ func TestPromoteStopsHolders(t *testing.T) {
 	}
 }
 
-// Automatic checkpoints are of the same quota; what they need for a moment does not end a task for another reason.
-func TestDiskVerdictBesideCheckpoints(t *testing.T) {
-	b := newNative(t, runner.Options{})
-	p := *loadProfile(t, map[string][]string{"disk": {"20m"}, "inodes": {"500"}})
-	r := steps(b, "", "i=0; while touch f$i; do i=$((i+1)); [ $((i%10)) = 0 ] && sleep 0.03; done; exit 1")
-	r.Profile, r.Checkpoints = &p, &runner.CheckpointPolicy{Files: 10, Debounce: time.Millisecond}
-	res, out, errs := run(t, b, r)
-	if res.Verdict != runner.VerdictDisk || res.Limit == nil || res.Limit.Name != "inodes" {
-		t.Fatalf("%s %+v %s %s", res.Verdict, res.Limit, out, errs)
-	}
-	list, err := b.Checkpoints(t.Context(), res.Feature)
-	if err != nil || !slices.ContainsFunc(list, func(c runner.Checkpoint) bool { return c.Reason == runner.ReasonAuto }) {
-		t.Fatalf("%+v %v", list, err)
-	}
-}
-
 func TestDiskVerdicts(t *testing.T) {
 	b := newNative(t, runner.Options{})
 	for name, test := range map[string]struct{ script, limit string }{
