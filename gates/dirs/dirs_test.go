@@ -95,28 +95,6 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// What cannot be read is a change, and an error for whoever reads it.
-func TestUnreadable(t *testing.T) {
-	if os.Getuid() == 0 {
-		t.Skip("root reads everything")
-	}
-	dir := layout(t, map[string]string{"a": "1"})
-	if err := os.Chmod(filepath.Join(dir, "a"), 0); err != nil {
-		t.Fatal(err)
-	}
-	d, err := Open(t.Context(), dir, layout(t, map[string]string{"a": "1"}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	if len(d.Change.Entries) != 1 {
-		t.Errorf("%+v", d.Change.Entries)
-	}
-	if _, err := d.Change.Open("a"); !errors.Is(err, fs.ErrPermission) {
-		t.Error(err)
-	}
-}
-
 func TestWithoutABase(t *testing.T) {
 	d, err := Open(t.Context(), layout(t, map[string]string{"a/b": "1"}), "")
 	if err != nil {

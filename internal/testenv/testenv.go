@@ -19,6 +19,8 @@ var features = []string{
 	// Disks: loop devices with ext4, images of other file systems, project quota (in the virtual machine only, mostly), and
 	// a host without overlayfs, overlays on mounts that are attached nowhere (kernel 6.15).
 	"loop", "btrfs", "xfs", "prjquota", "nooverlay", "detached",
+	// Of the file system of temporary directories: attributes of chattr(1), access control lists.
+	"chattr", "acl",
 }
 
 // Features returns every feature that Need knows.

@@ -2,6 +2,7 @@ package promote
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
@@ -44,7 +46,7 @@ func TestImmutable(t *testing.T) {
 		b := newBox(t, func(ws string) {
 			project(t)(ws)
 			if out, err := exec.Command("chattr", "+"+c.flag, ws+"/"+c.path).CombinedOutput(); err != nil {
-				t.Skipf("the file system has no such attributes: %s", out)
+				testenv.Need(t, "chattr", fmt.Errorf("%w: %s", err, out))
 			}
 		})
 		before := listing(t, b.ws)
@@ -108,9 +110,7 @@ func TestDefaultLists(t *testing.T) {
 	b := newBox(t, func(ws string) {
 		must(t, steps(os.Mkdir(ws+"/plain", 0o755), os.Mkdir(ws+"/listed", 0o755)))
 		for _, dir := range []string{ws, ws + "/listed"} {
-			if err := unix.Setxattr(dir, "system.posix_acl_default", list, 0); err != nil {
-				t.Skipf("the file system has no access control lists: %v", err)
-			}
+			testenv.Need(t, "acl", unix.Setxattr(dir, "system.posix_acl_default", list, 0))
 		}
 	})
 	b.sandbox(func(m string) error {
