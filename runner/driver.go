@@ -1,12 +1,13 @@
 package runner
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/profiles"
@@ -37,7 +38,7 @@ func (x *session) settleDriver(ctx context.Context) error {
 	if x.unit != nil {
 		at = x.unit.Dir()
 	}
-	reason := x.s.canOverlay(at, x.feature.Workspace)
+	reason := x.canOverlay(at)
 	if none := x.s.direct(x.s.bases()); reason == nil && none != "" && !x.feature.Direct {
 		// What promotes take out of the workspace lies below the features, with the workspace's owners.
 		reason = fmt.Errorf("the state directory cannot be idmapped: %s", none)
@@ -59,30 +60,70 @@ func (x *session) settleDriver(ctx context.Context) error {
 		To: x.feature.Driver, Cause: x.copies}))
 }
 
-// canOverlay asks the engine whether layers in dir can be stacked on a workspace. A yes holds for these two types of file
-// system until the machine is started anew, and saves the next start the question; a no is asked again.
-func (s *Supervisor) canOverlay(dir, workspace string) error {
-	e, ok := s.opt.Engine.(interface{ CanOverlay(dir, base string) error })
+// canOverlay asks the engine whether layers in dir can be stacked on the workspace. A yes is remembered until the machine is
+// started anew, for these two file systems, and saves the next start the question; a no is asked again.
+func (x *session) canOverlay(dir string) error {
+	e, ok := x.s.opt.Engine.(interface{ CanOverlay(dir, base string) error })
 	if !ok {
 		return nil
 	}
-	upper, err := hostfile.Filesystem(dir)
-	base, baseErr := hostfile.Filesystem(workspace)
-	if err := errors.Join(err, baseErr); err != nil {
-		return err
-	}
-	known := filepath.Join(s.state, "probed", fmt.Sprintf("overlay-%x-%x", upper, base))
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err == nil {
-		if was, err := os.ReadFile(known); err == nil && bytes.Equal(was, boot) {
+	known := x.probed()
+	if known != "" {
+		if _, err := os.Lstat(known); err == nil {
 			return nil
 		}
 	}
-	if refused := e.CanOverlay(dir, workspace); refused != nil || err != nil {
-		return refused
+	err := e.CanOverlay(dir, x.feature.Workspace)
+	if err == nil && known != "" {
+		_ = remember(known) // or it is asked again
 	}
-	if err := os.Mkdir(filepath.Dir(known), 0o700); err == nil || errors.Is(err, os.ErrExist) {
-		_ = os.WriteFile(known, boot, 0o600) // or it is asked again
+	return err
+}
+
+// probed is the file that is there when layers of this feature's kind are known to stack on its workspace, in a directory for
+// this boot; "" is for file systems about which nothing can be known.
+func (x *session) probed() string {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
 	}
-	return nil
+	upper, base := lasting(x.dir), lasting(x.feature.Workspace)
+	if x.unit != nil && x.unit.Mechanism().Own() {
+		upper = string(x.unit.Mechanism()) // they are all alike
+	}
+	if upper == "" || base == "" {
+		return ""
+	}
+	return filepath.Join(x.s.state, "probed", strings.TrimSpace(string(boot)), "overlay-"+upper+"-"+base)
+}
+
+// lasting names the file system of a directory, if what it can do once it always can. Of others, overlay and FUSE above all,
+// the kernel's answer depends on what lies behind the mount: "".
+func lasting(dir string) string {
+	at, err := hostfile.FilesystemOf(dir)
+	if err != nil || !at.Plain() {
+		return ""
+	}
+	return fmt.Sprintf("%x.%x.%x", at.Type, at.Device, at.ID)
+}
+
+// remember makes an empty file, and forgets what earlier boots knew.
+func remember(known string) error {
+	boot := filepath.Dir(known)
+	all := filepath.Dir(boot)
+	if err := os.Mkdir(all, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := os.Mkdir(boot, 0o700); err == nil {
+		entries, err := os.ReadDir(all)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if e.Name() != filepath.Base(boot) {
+				_ = os.RemoveAll(filepath.Join(all, e.Name()))
+			}
+		}
+	}
+	return os.WriteFile(known, nil, 0o600)
 }

@@ -2,9 +2,14 @@ package runner_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/native"
@@ -83,4 +88,67 @@ func TestAutoDriver(t *testing.T) {
 			t.Fatal(list, err)
 		}
 	}
+}
+
+// asked is an engine that notes what it is asked about overlays.
+type asked struct {
+	*native.Engine
+	about *[]string
+}
+
+func (e asked) CanOverlay(dir, base string) error {
+	*e.about = append(*e.about, base)
+	return e.Engine.CanOverlay(dir, base)
+}
+
+// What one mount can do says nothing about another one of the same type; of an overlay nothing is remembered at all.
+func TestOverlayIsAskedForEachMount(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	c, err := quota.Probe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := native.New(native.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = engine.Close() }()
+	var about []string
+	b = &bench{state: b.state, workspace: b.workspace, profile: b.profile}
+	b.open(t, runner.Options{Engine: asked{engine.(*native.Engine), &about}, Cgroups: c})
+	defer func() { _ = b.Close() }()
+	one, other := mounted(t, "tmpfs", "size=1m"), mounted(t, "tmpfs", "size=1m")
+	for _, d := range []string{"lower", "upper", "work"} {
+		if err := os.Mkdir(filepath.Join(one, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	overlay := mounted(t, "overlay", fmt.Sprintf("lowerdir=%s/lower,upperdir=%s/upper,workdir=%s/work", one, one, one))
+	for i, test := range []struct {
+		workspace string
+		asks      int
+	}{{one, 1}, {one, 0}, {other, 1}, {one, 0}, {other, 0}, {overlay, 1}, {overlay, 1}} {
+		about, b.workspace = nil, test.workspace
+		if err := os.Chown(b.workspace, 12345, 12345); err != nil { // an overlay of root's would be refused: it cannot be idmapped
+			t.Fatal(err)
+		}
+		if res, out, errs := run(t, b, b.sh("true")); res.Verdict != runner.VerdictOK || len(about) != test.asks {
+			t.Errorf("%d: %s %s%s: asked about %q, want %d", i, res.Verdict, out, errs, about, test.asks)
+		}
+	}
+}
+
+// mounted is a file system mounted for the test.
+func mounted(t *testing.T, kind, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount(kind, dir, kind, 0, options); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
 }

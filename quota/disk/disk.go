@@ -54,6 +54,9 @@ const (
 // Mechanisms returns all of them, in order of preference.
 func Mechanisms() []Mechanism { return []Mechanism{Project, Btrfs, Ext4, Tmpfs, Watched} }
 
+// Own says that a unit has a file system of its own, which is made for it and is like all others of the mechanism.
+func (m Mechanism) Own() bool { return m == Ext4 || m == Tmpfs }
+
 // Limits is what a unit may hold, and all units of its state directory together.
 type Limits struct {
 	Bytes  quota.Bytes  `json:"bytes"`

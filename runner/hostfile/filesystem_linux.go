@@ -2,9 +2,25 @@ package hostfile
 
 import "golang.org/x/sys/unix"
 
-// Filesystem is the type of the file system that a path lies on: the kernel's magic number, see statfs(2).
-func Filesystem(path string) (uint64, error) {
-	var st unix.Statfs_t
-	err := unix.Statfs(path, &st)
-	return uint64(st.Type), err
+// FilesystemOf asks which file system a path lies on, following links.
+func FilesystemOf(path string) (Filesystem, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return Filesystem{}, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return Filesystem{}, err
+	}
+	return Filesystem{Type: uint64(fs.Type), Device: st.Dev, ID: uint64(uint32(fs.Fsid.Val[0]))<<32 | uint64(uint32(fs.Fsid.Val[1]))}, nil
+}
+
+// Plain reports whether a file system can always do what it could once: overlay, FUSE and those of networks depend on what is
+// behind them.
+func (f Filesystem) Plain() bool {
+	switch f.Type {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
+		return true
+	}
+	return false
 }

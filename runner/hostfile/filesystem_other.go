@@ -4,5 +4,8 @@ package hostfile
 
 import "errors"
 
-// Filesystem is known on Linux only.
-func Filesystem(string) (uint64, error) { return 0, errors.ErrUnsupported }
+// FilesystemOf is known on Linux only.
+func FilesystemOf(string) (Filesystem, error) { return Filesystem{}, errors.ErrUnsupported }
+
+// Plain is about Linux only.
+func (Filesystem) Plain() bool { return false }
