@@ -54,6 +54,7 @@ type analyzer struct {
 	parallel    int      // of functions that are being called, what runs beside the rest
 	fetched     []string // directories whose content comes from the network
 	line        uint
+	absent      map[string]bool // variables that count as not set
 	column      uint
 	worst       int
 	findings    []Finding

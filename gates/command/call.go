@@ -2,6 +2,7 @@ package command
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -53,7 +54,23 @@ func (a *analyzer) call(c *syntax.CallExpr, in data) data {
 	if len(argv) == 0 {
 		return data{known: true}
 	}
+	if names := defaulted(c); len(names) > 0 && !a.unset(names, true) {
+		defer a.unset(names, false)
+		a.isolated(func() data { return a.call(c, in) })
+	}
 	return a.run(argv, in, env, from)
+}
+
+// defaulted are the variables of a command's name for which a word stands in, as in ${RM:-rm}, and that are not known: when
+// they are not set either, it is that word which runs.
+func defaulted(c *syntax.CallExpr) (names []string) {
+	syntax.Walk(c.Args[0], func(n syntax.Node) bool {
+		if p, ok := n.(*syntax.ParamExp); ok && p.Exp != nil && p.Param != nil {
+			names = append(names, p.Param.Value)
+		}
+		return true
+	})
+	return names
 }
 
 // written is a command as it stands in the text, and whether a word of it is computed by another command.
@@ -121,6 +138,8 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 		return data{}
 	case hasUnknown(word):
 		return a.unresolved(c, word)
+	case strings.ContainsAny(word, "*?[") && word != "[" && word != "[[":
+		return a.matching(c, word)
 	case word == "":
 		return data{}
 	}
@@ -198,9 +217,30 @@ func toolPath(file string) bool {
 	return (wrapper || rules()[unversioned(name)] != nil) && slices.Contains([]string{"bin", "sbin", ".bin"}, path.Base(dir))
 }
 
+// matching is a command that is named by a pattern: whatever it may come to be counts.
+func (a *analyzer) matching(c *invocation, word string) data {
+	out, n := data{}, 0
+	for _, name := range slices.Concat(slices.Sorted(maps.Keys(rules())), slices.Sorted(maps.Keys(wrappers))) {
+		if ok, err := path.Match(c.name, name); err != nil || !ok {
+			continue
+		}
+		if n++; n > maxItems {
+			break
+		}
+		a.isolated(func() data {
+			out = a.run(append([]string{name}, c.args...), c.in, c.env, c.from)
+			return out
+		})
+	}
+	c.ask("unresolved", "which command the pattern stands for cannot be told beforehand", "write the command's name")
+	return out
+}
+
 // unresolved is a command whose name is not known.
 func (a *analyzer) unresolved(c *invocation, word string) data {
 	switch {
+	case c.in.from == fromNetwork && a.piping > 0:
+		c.deny("download-run", "what comes from the network goes to a program that cannot be told", "download it to a file, read it, then run it")
 	case c.from == fromDecoder:
 		c.deny("decoded-command", "the command was hidden by an encoding", "write it as it is")
 	case word == unknownText || strings.HasPrefix(word, unknownText+"/") || len(c.args) == 0:

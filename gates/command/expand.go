@@ -31,10 +31,25 @@ func (e environ) Get(name string) expand.Variable {
 		}
 		return v.Variable
 	}
+	if e.a.absent[name] {
+		return expand.Variable{}
+	}
 	if secretName(name) {
 		e.a.expanded = max(e.a.expanded, fromSecret)
 	}
 	return unknownVariable
+}
+
+// unset has variables count as not set, as long as nothing sets them, or no longer so. It reports whether one did already.
+func (a *analyzer) unset(names []string, on bool) (before bool) {
+	if a.absent == nil {
+		a.absent = map[string]bool{}
+	}
+	for _, name := range names {
+		before = before || a.absent[name]
+		a.absent[name] = on
+	}
+	return before
 }
 
 // secretName reports whether a variable of the environment is likely to hold a credential.

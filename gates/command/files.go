@@ -75,8 +75,12 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 		c.deny("log-wiping", "it removes logs", "")
 		return
 	}
-	if base := path.Base(full); base == ".git" && recursive {
-		c.deny("remove-repository", "it removes the repository's history", "")
+	if _, inside, found := strings.Cut(full+"/", "/.git/"); found && recursive {
+		if inside == "" || slices.Contains([]string{"objects/", "refs/", "refs/heads/", "*/"}, inside) {
+			c.deny("remove-repository", "it removes the repository's history", "")
+		} else {
+			c.ask("remove-repository", "it removes a part of the repository", "")
+		}
 		return
 	}
 	w := a.where(p)
@@ -92,7 +96,7 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 		c.deny("remove-workspace", "it removes the whole workspace", safer)
 	case w == notKnown && recursive:
 		c.ask("remove-unknown", "what it removes cannot be told beforehand", "name the directory, or check that the variable is set: ${DIR:?}")
-	case w == elsewhere && recursive && forced:
+	case w == elsewhere && recursive && forced && !isCache(full, a.c.Home):
 		c.deny("remove-outside", "it removes a directory outside of the workspace", safer)
 	case w == inTmp && hasUnknown(full): // mktemp made it
 	case w == elsewhere || w == inTmp:
@@ -100,6 +104,14 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 	case full != c.a.c.Cwd && strings.Trim(p, "0123456789") == "":
 		c.ask("remove-number", "a number: is a redirection meant?", "./"+p)
 	}
+}
+
+// isCache reports whether a path lies in what a tool can fetch or build again.
+func isCache(p, home string) bool {
+	return slices.ContainsFunc([]string{".cache", ".npm", ".yarn", ".pnpm-store", ".cargo/registry", ".gradle/caches", ".m2/repository", "go/pkg", ".local/share/Trash", "Library/Caches"}, func(dir string) bool {
+		dir = path.Join(home, dir)
+		return p == dir || below(p, dir)
+	})
 }
 
 func shred(c *invocation) {

@@ -175,6 +175,9 @@ func gitTemplate(c *invocation, _ options, args []string) {
 	if dangerousGitKey(o.value("-c", "config")) {
 		c.deny("git-exec", "the setting makes git run a command", "leave it out")
 	}
+	if _, ok := o.long["-u"]; ok {
+		c.deny("git-exec", "the option makes git run a command", "leave it out")
+	}
 	if o.value("", "template") != "" {
 		c.ask("git-exec", "hooks of the template run later", "leave it out")
 	}

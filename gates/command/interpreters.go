@@ -142,9 +142,7 @@ func interpreter(c *invocation, flags string) {
 		arg := c.args[i]
 		switch {
 		case arg == "-m" && strings.HasPrefix(c.name, "py"):
-			if i+1 < len(c.args) && slices.Contains([]string{"pty", "telnetlib", "smtpd"}, c.args[i+1]) {
-				c.deny("interpreter-process", "it starts a shell", "")
-			}
+			c.module(c.args[i+1:])
 			return
 		case (arg == "eval" || arg == "run") && c.name == "deno":
 			if arg == "eval" && i+1 < len(c.args) {
@@ -160,12 +158,17 @@ func interpreter(c *invocation, flags string) {
 			c.inline(arg[len("--eval="):])
 			return
 		case len(arg) > 1 && arg[0] == '-' && arg[1] != '-':
-			if j := strings.IndexAny(arg[1:], flags); flags != "" && j >= 0 {
-				code := arg[j+2:]
-				if code == "" && i+1 < len(c.args) {
-					code = c.args[i+1]
-				}
-				c.inline(code)
+			j := strings.IndexAny(arg[1:], flags+valueFlags(c.name))
+			if j < 0 {
+				continue
+			}
+			letter, value := arg[j+1], arg[j+2:]
+			if value == "" && i+1 < len(c.args) {
+				i++
+				value = c.args[i]
+			}
+			if strings.IndexByte(flags, letter) >= 0 {
+				c.inline(value)
 				return
 			}
 		case arg == "-":
@@ -181,14 +184,47 @@ func interpreter(c *invocation, flags string) {
 	}
 }
 
+// module judges python -m NAME.
+func (c *invocation) module(args []string) {
+	switch first(args) {
+	case "pty", "telnetlib", "smtpd":
+		c.deny("interpreter-process", "it starts a shell", "")
+	case "timeit":
+		for _, code := range parseOptions(args[1:], "-n", "-r", "-s", "-u").rest {
+			c.inline(code)
+		}
+	case "http.server":
+		if dir := parseOptions(args[1:], "-b", "-d", "--bind", "--directory").value("-d", "directory"); dir != "" && c.a.where(dir) != inWorkspace && c.a.where(dir) != atWorkspace {
+			c.ask("upload", "it shows files outside of the workspace to the network", "serve a directory of the workspace")
+		}
+	}
+}
+
+// valueFlags are the letters after which an interpreter takes the rest of the word, or the next one, for a value.
+func valueFlags(name string) string {
+	switch {
+	case strings.HasPrefix(name, "py"):
+		return "WX"
+	case name == "perl":
+		return "MmI"
+	case name == "ruby":
+		return "rIEC"
+	case name == "node" || name == "nodejs" || name == "lua":
+		return "r"
+	case name == "php":
+		return "dz"
+	}
+	return ""
+}
+
 // starts finds code that starts processes or opens sockets. It looks at another language's text, where it errs to the safe
 // side: inline code is asked about anyhow.
 var starts = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(os\s*\.\s*(system|popen|exec\w*|spawn\w*|posix_spawn|fork|remove|unlink|rmdir|removedirs)|subprocess|popen[23]?|pty\s*\.|commands\s*\.\s*getoutput|` +
 		`shutil\s*\.\s*rmtree|socket|urllib|httplib|http\.client|requests\s*\.|ftplib|smtplib|paramiko|child_process|execSync|spawnSync|execFile|rmSync|rmdirSync|unlinkSync|net\s*\.\s*(connect|createConnection|Socket)|` +
 		`https?\s*\.\s*(get|request)|fetch\s*\(|Process\s*\.\s*spawn|IO\s*\.\s*popen|Open3|Kernel\s*\.\s*(system|exec)|TCPSocket|Net::HTTP|open-uri|FileUtils\s*\.\s*rm|fsockopen|proc_open|shell_exec|passthru|pcntl_exec|curl_exec|` +
-		`IO::Socket|LWP|io\s*\.\s*popen|os\.execute|do shell script|__import__|ctypes|getattr\s*\(\s*os|importlib|marshal\s*\.|b64decode|base64|codecs\s*\.\s*decode|fromhex|unhexlify|zlib\s*\.\s*decompress|eval\s*\(|exec\s*\(|compile\s*\()|` +
-		`\b(system|exec|fork|qx|spawn|unlink|rmtree)\s*[("'{\x60]|\x60[^\x60]+\x60|/dev/tcp/`)
+		`IO::Socket|LWP|io\s*\.\s*popen|os\.execute|do shell script|__import__|ctypes|getattr\s*\(\s*os|importlib|marshal\s*\.|b64decode|decode_base64|base64|codecs\s*\.\s*decode|fromhex|unhexlify|zlib\s*\.\s*decompress|eval\s*\(|exec\s*\(|compile\s*\()|` +
+		`\bfork\s*(;|&&|\|\||$|\s(while|until|for|if|unless|or|and)\b)|\b(system|exec|fork|qx|spawn|unlink|rmtree)\s*[("'{\x60]|\x60[^\x60]+\x60|/dev/tcp/`)
 })
 
 // inline judges code in another language on the command line.
@@ -282,10 +318,17 @@ func evalRule(c *invocation) {
 		c.a.isolated(func() data { return c.a.parse(strings.ReplaceAll(text, unknownText, "unknown"), data{}) })
 		c.ask("unresolved", "what eval runs cannot be told beforehand", "write the command itself")
 	default:
-		if c.from == fromDecoder {
+		if c.from == fromDecoder || strings.Count(text, `\x`) > 2 { // what prints it may decode it, or another shell's printf
 			c.ask("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
 		}
 		c.a.parse(text, c.in)
+	}
+}
+
+// zshNetwork judges zsh's own way to a socket.
+func zshNetwork(c *invocation) {
+	if c.name == "ztcp" || slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "zsh/net/") }) {
+		c.deny("reverse-shell", "it joins a shell with the network", "")
 	}
 }
 

@@ -60,12 +60,32 @@ func download(c *invocation) {
 			c.a.files[c.a.abs(path.Join(o.value("-P", "directory-prefix"), path.Base(p.Path)))] = data{from: fromNetwork}
 		}
 	}
+	if method := strings.ToUpper(o.value("-X", "request") + o.long["method"]); method == "DELETE" {
+		c.deletes(append(o.rest, o.long["url"]))
+	}
 	c.sendsWith(o)
 	if cfg := o.long["-K"] + o.long["config"]; cfg != "" {
 		c.ask("unresolved", "what is asked for stands in a file", "")
 	}
 	if ask := o.long["use-askpass"]; ask != "" {
 		c.a.run([]string{ask}, data{}, nil, fromNowhere)
+	}
+}
+
+// deletes judges addresses that are asked to delete what they stand for.
+func (c *invocation) deletes(addresses []string) {
+	for _, address := range addresses {
+		u, err := url.Parse(address)
+		if err == nil && u.Host == "" { // without a scheme
+			u, err = url.Parse("http://" + address)
+		}
+		switch {
+		case address == "" || err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, u.Hostname()):
+		case err == nil && slices.Contains([]string{"_all", "*"}, path.Base(u.Path)):
+			c.deny("database", "it deletes everything that is stored there", "")
+		default:
+			c.ask("remote", "it deletes something on another machine", "")
+		}
 	}
 }
 
@@ -180,6 +200,9 @@ func remote(c *invocation) {
 		}
 		fallthrough
 	case "dig", "nslookup", "host", "drill", "ping":
+		if p := parseOptions(c.args, "-p").long["-p"]; c.name == "ping" && (hasUnknown(p) || c.from != fromNowhere) {
+			c.deny("exfiltration", "what fills the packets carries data out", "")
+		}
 		for _, arg := range c.args {
 			if hasUnknown(arg) && strings.Contains(arg, ".") || c.from != fromNowhere && strings.Contains(arg, ".") {
 				c.deny("dns-exfiltration", "the name that is asked for carries data out", "")

@@ -49,6 +49,8 @@ func (c *invocation) output() data {
 	switch {
 	case slices.Contains(networkTools, c.name):
 		return data{from: fromNetwork}
+	case slices.Contains(shells, c.name) && !c.in.known && (c.piped() || slices.Contains(c.args, "-i")): // whoever writes to it reads what they like
+		return data{from: fromSecret}
 	case slices.Contains(secretTools, c.name) && (c.name != "env" || len(c.args) == 0):
 		return data{from: fromSecret}
 	case slices.Contains(decoders, c.name) && c.decoding():

@@ -297,6 +297,9 @@ func (a *analyzer) dangerousVariable(name, value string) {
 	case "PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "LESSOPEN", "BROWSER":
 		if !slices.Contains([]string{"", "cat", "less", "more", "true", ":", "vi", "vim", "nano", "emacs", "code --wait"}, value) {
 			a.isolated(func() data { return a.inShell(&invocation{a: a, name: name, args: []string{value}}, value) })
+			if tool, _, _ := strings.Cut(value, " "); strings.HasPrefix(name, "GIT_") && !slices.Contains([]string{"less", "more", "cat", "head", "sed", "delta", "bat", "vim", "vi", "nano", "emacs", "code"}, tool) {
+				a.find(Ask, "git-exec", name+"="+value, "it makes git run a command", "")
+			}
 		}
 	}
 }

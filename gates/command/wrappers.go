@@ -72,11 +72,20 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 		return c.output(), true
 	}
 	inner := args[i:]
-	if (c.name == "watch" || c.name == "hyperfine") && len(inner) > 0 {
+	switch c.name {
+	case "watch":
+		return a.inShell(c, strings.Join(inner, " ")), true
+	case "hyperfine":
 		for _, text := range inner {
 			a.inShell(c, text)
 		}
 		return data{}, true
+	case "nsenter":
+		if t := parseOptions(c.args, w.values...).value("-t", "target"); t == "1" || t == "" {
+			c.deny("host-namespace", "it enters the namespaces of the machine's first process", "")
+		}
+	case "systemd-run":
+		c.ask("service", "the service manager runs it, outside of what watches this task", "run the command itself")
 	}
 	return a.run(inner, c.in, env, c.from), true
 }
@@ -130,6 +139,7 @@ func (a *analyzer) inShell(c *invocation, text string) data {
 
 func wrapperRules(t table) {
 	t["xargs"], t["parallel"], t["find"], t["fd"], t["fdfind"] = xargs, parallel, findRule, fd, fd
+	t["zmodload"], t["ztcp"] = zshNetwork, zshNetwork
 	t["eval"], t["source"], t["."], t["trap"], t["alias"], t["hash"], t["cd"], t["pushd"], t["popd"] = evalRule, source1, source1, trap, aliasRule, aliasRule, cd, cd, cd
 	t["bwrap"], t["systemd-nspawn"] = insideRule, insideRule
 	t["flock"], t["script"], t["su"], t["expect"] = flockRule, scriptRule, su, expectRule
@@ -220,15 +230,15 @@ func (c *invocation) spread(argv []string, replace string, tokens data) {
 		words = append(words[:maxFields], unknownText)
 	}
 	from := max(c.from, tokens.from)
+	if from == fromNetwork && !slices.Contains(shells, path.Base(argv[0])) {
+		from = fromNowhere
+	}
 	if from == fromSecret { // file names and contents are arguments, not words of the command
 		from = fromNowhere
 	}
 	if replace == "" {
 		if hasUnknown(argv[0]) {
 			c.ask("unresolved", "what runs cannot be told beforehand", "")
-		}
-		if from == fromNetwork && !slices.Contains(shells, path.Base(argv[0])) {
-			from = fromNowhere
 		}
 		c.a.run(append(slices.Clone(argv), words...), data{}, c.env, from)
 		return
@@ -238,7 +248,7 @@ func (c *invocation) spread(argv []string, replace string, tokens data) {
 		for i, arg := range argv {
 			one[i] = strings.ReplaceAll(arg, replace, w)
 		}
-		c.a.run(one, data{}, c.env, c.from)
+		c.a.run(one, data{}, c.env, from)
 	}
 }
 
