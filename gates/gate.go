@@ -1,3 +1,12 @@
+// Package gates checks a change before it may leave the sandbox.
+//
+// A gate sees a sealed change and never the live tree; it answers with findings. The pipeline turns them into
+// a Verdict, which belongs to the change whose digest it names, with the Evidence that it rests on. Everything fails closed: a gate
+// that panics, errs, runs out of time, checked nothing or has evidence that is not there blocks like one that found something,
+// and so does a change that no gate was asked about.
+//
+// What each built-in gate must accept and must refuse is part of it, as Fixtures that prove that it can turn red. The gate
+// paths is here; the others are in the packages below, and package builtin has them all.
 package gates
 
 import (
@@ -19,7 +28,7 @@ type Gate interface {
 	Name() string
 	// Digest identifies the gate with its configuration: the same digest gives the same answer.
 	Digest() string
-	// Check fills Findings, Dropped, Measured and Checked; the pipeline fills the rest. An error means that the
+	// Check fills Findings, Dropped, Evidence and Checked; the pipeline adds what the findings' files were and fills the rest. An error means that the
 	// gate could not do its work, which counts as a failure; a *Failure says also what to do about it.
 	Check(ctx context.Context, c *Change) (Verdict, error)
 }
@@ -28,9 +37,13 @@ type Gate interface {
 type Change struct {
 	Entries []Entry
 	Digest  string
-	// Tree identifies the entries, with their new content. Without it no answer is taken from a cache, nor put into it; one
-	// that rests on OpenOld, Lookup or Readlink is not put there either.
+	// Tree identifies the entries, with their new content and with what they replace. Without it no answer is taken from a
+	// cache, nor put into it.
 	Tree string
+	// Identify tells what is at a path of the workspace itself from what may be there later: the same text means the same
+	// object with the same content. "" is not known. Where it is nil, an answer that rests on OpenOld, Lookup or Readlink
+	// of a path that no entry replaces is not put into a cache.
+	Identify func(path string) string
 	// Open reads the new content of a path, following no link.
 	Open func(path string) (io.ReadCloser, error)
 	// OpenOld reads the content that a path has in the workspace itself, following no link. It may be nil where
@@ -211,7 +224,21 @@ func (f Finding) MarshalJSON() ([]byte, error) {
 	return json.Marshal(x)
 }
 
-// Verdict is the evidence that one gate leaves about one change.
+// UnmarshalJSON takes those bytes back.
+func (f *Finding) UnmarshalJSON(data []byte) error {
+	type plain Finding
+	x := struct {
+		*plain
+		Raw []byte `json:"path_base64"`
+	}{plain: (*plain)(f)}
+	err := json.Unmarshal(data, &x)
+	if len(x.Raw) > 0 {
+		f.Path = string(x.Raw)
+	}
+	return err
+}
+
+// Verdict is what one gate says about one change.
 type Verdict struct {
 	Gate         string        `json:"gate"`
 	GateDigest   string        `json:"gate_digest"`
@@ -221,25 +248,16 @@ type Verdict struct {
 	Mode         Mode          `json:"mode"`
 	Findings     []Finding     `json:"findings,omitempty"`
 	Dropped      int           `json:"dropped,omitempty"` // findings counted but not listed
-	Measured     []Measurement `json:"measured,omitempty"`
-	Checked      int           `json:"checked"`          // entries that the gate looked at
-	Reason       string        `json:"reason,omitempty"` // why Status is error, or skipped
-	Remedy       string        `json:"remedy,omitempty"` // what to do about Reason
-	Cached       bool          `json:"cached,omitempty"` // an earlier answer, on the same tree
+	Evidence     []Evidence    `json:"evidence,omitempty"`
+	Checked      int           `json:"checked"`              // entries that the gate looked at
+	Reason       string        `json:"reason,omitempty"`     // why Status is error, or skipped
+	Remedy       string        `json:"remedy,omitempty"`     // what to do about Reason
+	Cached       bool          `json:"cached,omitempty"`     // an earlier answer, on the same tree
+	Approved     bool          `json:"approved,omitempty"`   // a person lets this failure pass, on this change alone
+	Unresolved   string        `json:"unresolved,omitempty"` // the checkpoint whose failure stands, of a gate that does not block any more
 	Started      time.Time     `json:"started"`
 	Duration     time.Duration `json:"duration_ns"`
 }
-
-// Measurement is a number that a gate found, with the bound that it was held against.
-type Measurement struct {
-	Name  string  `json:"name"`
-	Unit  string  `json:"unit,omitempty"`
-	Value float64 `json:"value"` // never NaN or infinite in a Verdict: then the gate has failed
-	Limit float64 `json:"limit,omitempty"`
-}
-
-// Evidence is another word for Verdict.
-type Evidence = Verdict
 
 // DigestOf is a gate's digest: of its name, of a version that changes when the same configuration would give another
 // answer, and of its configuration, which JSON can hold.

@@ -205,3 +205,44 @@ func TestParse(t *testing.T) {
 		t.Error("no severity")
 	}
 }
+
+// TestApproved: an approval lets one failure of one change pass, and never a mandatory gate; a failure that stands blocks in
+// every mode.
+func TestApproved(t *testing.T) {
+	two := Verdict{Checked: 1, Findings: []Finding{{Rule: "r", Path: "x", Severity: SeverityBlock}, {Rule: "r", Path: "y", Severity: SeverityBlock}}}
+	one := Verdict{Checked: 1, Findings: two.Findings[:1]}
+	ask := func(m Mode, v Verdict, digest string, approved func(*Verdict) bool) []Verdict {
+		p, err := New([]Configured{{Gate: fake{"g", answer(v, nil)}, Mode: m}, {Gate: fake{"next", passes()}, Mode: ModeBlock, Needs: []string{"g"}}}, Options{Approved: approved})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Run(t.Context(), &Change{Digest: digest, Entries: []Entry{{Path: "x"}}})
+	}
+	first := ask(ModeBlock, one, "d", nil)
+	if !Blocked(first) || !first[0].Failed() || first[1].Status != Skipped {
+		t.Fatalf("%+v", first)
+	}
+	by := func(v *Verdict) bool { return v.CoveredBy(&first[0]) }
+	for name, c := range map[string]struct {
+		mode    Mode
+		v       Verdict
+		digest  string
+		blocked bool
+	}{
+		"the same": {ModeBlock, one, "d", false}, "mandatory": {ModeMandatory, one, "d", true}, "an unknown mode": {"x", one, "d", true},
+		"another change": {ModeBlock, one, "e", true}, "no change": {ModeBlock, one, "", true}, "more": {ModeBlock, two, "d", true},
+		"an error": {ModeBlock, Verdict{}, "d", true},
+	} {
+		if vs := ask(c.mode, c.v, c.digest, by); Blocked(vs) != c.blocked || vs[0].Approved == c.blocked || (vs[1].Status == Pass) == c.blocked {
+			t.Errorf("%s: %+v", name, vs)
+		}
+	}
+	for _, m := range Modes() {
+		if v := (Verdict{Gate: "g", Mode: m, Status: Skipped, Unresolved: "01"}); !Blocked([]Verdict{v}) || Objects(nil, []Verdict{v}) {
+			t.Errorf("%s: a failure that stands", m)
+		}
+	}
+	if !Blocked([]Verdict{{Mode: ModeMandatory, Status: Fail, Approved: true}}) {
+		t.Error("a mandatory gate was approved")
+	}
+}

@@ -5,12 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -37,6 +35,11 @@ type Options struct {
 	Parallel int    // gates at once; 0: one for each CPU
 	Cache    Cache  // nil: every gate is asked
 	Image    string // digest of the root filesystem that gates run tools in; part of the cache's key
+	// Approved says whether a person has let a verdict that does not accept pass. It is not asked about mandatory gates. nil:
+	// nobody has.
+	Approved func(v *Verdict) bool
+	// Artifacts finds the reports and logs that evidence names. Where it is nil there are none.
+	Artifacts Artifacts
 }
 
 // Pipeline is gates in the order in which they can be asked. It is safe for concurrent use.
@@ -135,7 +138,8 @@ func (p *Pipeline) circle() error {
 // the reason, which is no pass. A gate that errs, panics, ends too late or looked at nothing gets the status Error. One
 // that ignores its context is not waited for.
 func (p *Pipeline) Run(ctx context.Context, c *Change) []Verdict {
-	r := run{Pipeline: p, change: c, verdicts: make([]Verdict, len(p.gates)), places: make(chan struct{}, p.opt.Parallel)}
+	r := run{Pipeline: p, change: c, verdicts: make([]Verdict, len(p.gates)), places: make(chan struct{}, p.opt.Parallel),
+		replaced: sync.OnceValue(c.replaced)}
 	for range p.gates {
 		r.done = append(r.done, make(chan struct{}))
 	}
@@ -149,6 +153,9 @@ func (p *Pipeline) Run(ctx context.Context, c *Change) []Verdict {
 		}
 		wg.Wait()
 	}
+	if len(r.kept) > 0 {
+		p.opt.Cache.Keep(ctx, r.kept...)
+	}
 	return r.verdicts
 }
 
@@ -159,6 +166,10 @@ type run struct {
 	verdicts []Verdict
 	done     []chan struct{} // closed when a verdict is there
 	places   chan struct{}
+
+	replaced func() map[string]bool // the paths at which entries replace something
+	keeping  sync.Mutex             // kept
+	kept     []Kept                 // answers that are new
 }
 
 // blockedBefore says which gate of an earlier phase forbids to go on, if any.
@@ -200,6 +211,7 @@ func (r *run) judge(ctx context.Context, g Configured, why string) Verdict {
 		v.fail(&Failure{"there is no change to look at", "seal a checkpoint first"})
 	default:
 		r.cached(ctx, g, &v)
+		v.Approved = v.Mode == ModeBlock && !v.accepts() && r.opt.Approved != nil && r.opt.Approved(&v)
 	}
 	v.Duration = time.Since(v.Started)
 	return v
@@ -211,45 +223,36 @@ func (r *run) cached(ctx context.Context, g Configured, v *Verdict) {
 	use := r.opt.Cache != nil && key.Gate != "" && key.Tree != ""
 	var a Answer
 	var err error
+	something := len(r.change.Entries) > 0
 	if use {
 		a, v.Cached = r.opt.Cache.Answer(ctx, key)
+		v.Cached = v.Cached && a.sound(something, r.opt.Artifacts) == nil // its reports may have gone since
 	}
-	var below atomic.Bool
+	sights := r.sights()
+	if v.Cached && !sights.still(a) {
+		a, v.Cached = Answer{}, false
+	}
 	if !v.Cached {
-		a, err = check(ctx, g, r.change.noting(&below))
+		a, err = check(ctx, g, sights.noting(r.change))
+		if err == nil {
+			err = a.sound(something, r.opt.Artifacts)
+		}
 	}
-	v.take(g, a, err, len(r.change.Entries) > 0)
-	if use && !v.Cached && v.Status != Error && !below.Load() {
-		r.opt.Cache.Keep(ctx, key, a)
+	v.take(g, a, err)
+	if use && !v.Cached && v.Status != Error && sights.seal(&a) {
+		r.keeping.Lock()
+		defer r.keeping.Unlock()
+		r.kept = append(r.kept, Kept{key, a})
 	}
-}
-
-// noting is the change, and sets below when a gate looks into the workspace under it: its owner works there, and no digest
-// tells an answer that rests on it from the next one.
-func (c *Change) noting(below *atomic.Bool) *Change {
-	n := *c
-	if c.OpenOld != nil {
-		n.OpenOld = func(p string) (io.ReadCloser, error) { below.Store(true); return c.OpenOld(p) }
-	}
-	if c.Lookup != nil {
-		n.Lookup = func(p string) (FileType, bool) { below.Store(true); return c.Lookup(p) }
-	}
-	if c.Readlink != nil {
-		n.Readlink = func(p string) (string, bool) { below.Store(true); return c.Readlink(p) }
-	}
-	return &n
 }
 
 // take turns what a gate says into its verdict.
-func (v *Verdict) take(g Configured, a Answer, err error, something bool) {
-	v.Findings, v.Dropped, v.Measured, v.Checked = capped(a.Findings, g.Severity), a.Dropped, a.Measured, a.Checked
+func (v *Verdict) take(g Configured, a Answer, err error) {
+	v.Findings, v.Dropped, v.Evidence, v.Checked = capped(a.Findings, g.Severity), a.Dropped, a.Evidence, a.Checked
 	for _, f := range v.Findings {
 		if f.Severity.rank() > v.Severity.rank() {
 			v.Severity = f.Severity
 		}
-	}
-	if err == nil {
-		err = v.soundness(something)
 	}
 	switch {
 	case err != nil:

@@ -171,18 +171,35 @@ func TestCache(t *testing.T) {
 		}
 	}
 	for name, look := range map[string]func(c *Change){
-		"open": func(c *Change) { _, _ = c.OpenOld("x") }, "lookup": func(c *Change) { c.Lookup("x") }, "readlink": func(c *Change) { c.Readlink("x") },
+		"open": func(c *Change) { _, _ = c.OpenOld("y") }, "lookup": func(c *Change) { c.Lookup("y") }, "readlink": func(c *Change) { c.Readlink("y") },
 	} {
 		result = func(_ context.Context, c *Change) (Verdict, error) { look(c); return Verdict{Checked: 1}, nil }
+		there := "1"
 		below := &Change{Entries: entries, Tree: name, OpenOld: func(string) (io.ReadCloser, error) { return nil, io.EOF },
 			Lookup: func(string) (FileType, bool) { return "", false }, Readlink: func(string) (string, bool) { return "", false }}
-		for range 2 {
-			if v := ask(below, ""); v.Status != Pass || v.Cached {
-				t.Errorf("%s: an answer about the workspace below was kept: %+v", name, v)
+		identify := func(string) string { return there }
+		for i, c := range []struct {
+			there    string
+			identify func(string) string
+			replaces bool
+			cached   bool
+		}{
+			{"1", nil, false, false}, {"1", nil, false, false}, // nobody can tell
+			{"1", identify, false, false}, {"1", identify, false, true}, {"2", identify, false, false}, {"2", identify, false, true},
+			{"", identify, false, false}, // it cannot be told now
+			{"2", nil, false, false},
+			{"3", nil, true, false}, {"3", nil, true, true}, // what is replaced belongs to the tree
+		} {
+			if there = c.there; c.replaces {
+				below.Entries, below.Tree = []Entry{{Path: "y", OldType: TypeFile}}, name+" replaced"
+			}
+			below.Identify = c.identify
+			if v := ask(below, ""); v.Status != Pass || v.Cached != c.cached {
+				t.Errorf("%s: %d: cached %v", name, i, v.Cached)
 			}
 		}
 	}
-	if asked != 14 {
+	if asked != 29 {
 		t.Errorf("asked %d", asked)
 	}
 }
@@ -220,7 +237,7 @@ func TestIncremental(t *testing.T) {
 
 func TestMeasurements(t *testing.T) {
 	for _, m := range []Measurement{{Name: "n", Value: math.NaN()}, {Name: "n", Value: math.Inf(1)}, {Name: "n", Limit: math.NaN()}, {Name: "n", Limit: math.Inf(-1)}} {
-		v := Run(t.Context(), []Configured{{Mode: ModeBlock, Gate: fake{"g", answer(Verdict{Checked: 1, Measured: []Measurement{m}}, nil)}}}, &Change{})[0]
+		v := Run(t.Context(), []Configured{{Mode: ModeBlock, Gate: fake{"g", answer(Verdict{Checked: 1, Evidence: []Evidence{OfMeasurement(m)}}, nil)}}}, &Change{})[0]
 		if v.Status != Error || v.Remedy == "" || !strings.Contains(v.Reason, "no number") {
 			t.Errorf("%v: %+v", m, v)
 		}

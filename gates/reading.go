@@ -1,6 +1,7 @@
 package gates
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -88,31 +89,42 @@ func (r *Reader) read(p string, open opener) ([]byte, error) {
 
 // upTo reads at most max bytes, and says whether there are more.
 func (r *Reader) upTo(p string, open opener, max int64) (_ []byte, more bool, _ error) {
+	var data bytes.Buffer
+	_, more, err := r.copy(&data, p, open, max)
+	return data.Bytes(), more, err
+}
+
+// copy writes at most max bytes to w, and says how many, and whether there are more.
+func (r *Reader) copy(w io.Writer, p string, open opener, max int64) (n int64, more bool, _ error) {
 	if err := context.Cause(r.ctx); err != nil {
-		return nil, false, err
+		return 0, false, err
 	}
 	if open == nil {
-		return nil, false, &ReadError{p, fs.ErrNotExist}
+		return 0, false, &ReadError{p, fs.ErrNotExist}
 	}
 	if r.files++; r.files > r.b.Files {
-		return nil, false, &ReadError{p, fmt.Errorf("%w: %d files", ErrBounds, r.b.Files)}
+		return 0, false, &ReadError{p, fmt.Errorf("%w: %d files", ErrBounds, r.b.Files)}
 	}
 	f, err := open(p)
 	if err != nil {
-		return nil, false, &ReadError{p, err}
+		return 0, false, &ReadError{p, err}
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, max+1))
-	if r.total += int64(len(data)); r.total > r.b.Total {
+	n, err = io.Copy(w, io.LimitReader(f, max))
+	if r.total += n; err == nil && r.total > r.b.Total {
 		err = fmt.Errorf("%w: %d bytes in all", ErrBounds, r.b.Total)
 	}
+	if err == nil && n == max {
+		var rest int
+		if rest, err = io.ReadFull(f, make([]byte, 1)); errors.Is(err, io.EOF) {
+			err = nil
+		}
+		more = rest > 0
+	}
 	if err != nil {
-		return nil, false, &ReadError{p, err}
+		return n, false, &ReadError{p, err}
 	}
-	if more = int64(len(data)) > max; more {
-		data = data[:max]
-	}
-	return data, more, nil
+	return n, more, nil
 }
 
 // maxListed is how many findings of one rule are listed; the rest is counted.
@@ -142,7 +154,9 @@ func (l *List) Add(f Finding) {
 }
 
 // Measure adds a number.
-func (l *List) Measure(m Measurement) { l.verdict.Measured = append(l.verdict.Measured, m) }
+func (l *List) Measure(m Measurement) {
+	l.verdict.Evidence = append(l.verdict.Evidence, OfMeasurement(m))
+}
 
 // Verdict is the answer of a gate that looked at this many entries.
 func (l *List) Verdict(checked int) Verdict {

@@ -1,10 +1,10 @@
 package gates
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 )
@@ -70,14 +70,18 @@ func check(ctx context.Context, g Configured, c *Change) (Answer, error) {
 			}
 			done <- a
 		}()
-		a.v, a.err = g.Gate.Check(ctx, c)
+		if a.v, a.err = g.Gate.Check(ctx, c); a.err != nil {
+			a.v.Evidence = nil // nobody has looked at it
+			return
+		}
+		a.v.Evidence, a.err = judgedBy(ctx, c, &a.v)
 	}()
 	select {
 	case a := <-done:
 		if a.err == nil && ctx.Err() != nil {
 			a.err = context.Cause(ctx) // whether it looked at everything is not known
 		}
-		return Answer{Findings: a.v.Findings, Dropped: a.v.Dropped, Measured: a.v.Measured, Checked: a.v.Checked}, late(a.err, g, timeout)
+		return Answer{Findings: a.v.Findings, Dropped: a.v.Dropped, Evidence: a.v.Evidence, Checked: a.v.Checked}, late(a.err, g, timeout)
 	case <-ctx.Done():
 		return Answer{}, late(context.Cause(ctx), g, timeout)
 	}
@@ -119,18 +123,21 @@ func capped(findings []Finding, worst Severity) []Finding {
 	return findings
 }
 
-// soundness says what is wrong with an answer that looks like one.
-func (v *Verdict) soundness(something bool) error {
-	if v.Checked <= 0 && something {
+// sound says what is wrong with an answer that looks like one. Evidence that is none goes.
+func (a *Answer) sound(something bool, artifacts Artifacts) error {
+	if a.Checked <= 0 && something {
 		return &Failure{"the gate looked at nothing", "say in the profile what it has to look at, or switch it off by name"}
 	}
-	for _, m := range v.Measured {
-		if math.IsNaN(m.Value) || math.IsInf(m.Value, 0) || math.IsNaN(m.Limit) || math.IsInf(m.Limit, 0) {
-			v.Measured = nil // JSON has no way to write it
-			return &Failure{fmt.Sprintf("%s is %v of %v, which is no number", m.Name, m.Value, m.Limit), "look at what is measured, and at its limit"}
-		}
+	var first error
+	sound := slices.DeleteFunc(slices.Clone(a.Evidence), func(e Evidence) bool {
+		err := e.sound(artifacts)
+		first = cmp.Or(first, err)
+		return err != nil
+	})
+	if first != nil {
+		a.Evidence = sound
 	}
-	return nil
+	return first
 }
 
 // Blocked says whether the verdicts forbid to promote: a gate that blocks or is mandatory (or whose mode is
@@ -144,6 +151,9 @@ func Blocking(vs []Verdict) []Verdict { return slices.DeleteFunc(slices.Clone(vs
 // looked at an earlier state. A gate that could not look objects.
 func Objects(before, after []Verdict) bool {
 	return len(after) == 0 || slices.ContainsFunc(Blocking(after), func(v Verdict) bool {
+		if v.Unresolved != "" {
+			return false // it is older than both
+		}
 		i := slices.IndexFunc(before, func(b Verdict) bool { return b.Gate == v.Gate && b.GateDigest == v.GateDigest })
 		return v.Status != Fail || i < 0 || v.adds(&before[i])
 	})
@@ -171,9 +181,27 @@ func (v *Verdict) adds(old *Verdict) bool {
 }
 
 func (v Verdict) accepts() bool {
-	switch v.Mode {
-	case ModeOff, ModeWarn:
+	switch {
+	case v.Unresolved != "":
+		return false
+	case v.Mode == ModeOff, v.Mode == ModeWarn, v.Mode == ModeBlock && v.Approved:
 		return true
 	}
 	return v.Status == Pass
+}
+
+// Failed says whether v is a failure that blocks: it stays until the same gate passes, whatever becomes of its mode.
+func (v *Verdict) Failed() bool {
+	switch v.Mode {
+	case ModeOff, ModeWarn:
+		return false
+	}
+	return v.Status == Fail || v.Status == Error
+}
+
+// CoveredBy says whether the approval of old is one of v too: the same gate with the same configuration says of the same
+// change what it said then, or less.
+func (v *Verdict) CoveredBy(old *Verdict) bool {
+	return v.Gate == old.Gate && v.GateDigest == old.GateDigest && v.ChangeDigest != "" && v.ChangeDigest == old.ChangeDigest &&
+		v.Status == old.Status && v.Reason == old.Reason && !v.adds(old)
 }

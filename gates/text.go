@@ -40,6 +40,12 @@ func (v *Verdict) write(b *strings.Builder, most int) {
 	if v.Mode == ModeWarn && v.Status != Pass {
 		b.WriteString(" (warns only)")
 	}
+	if v.Approved {
+		b.WriteString(" (approved)")
+	}
+	if v.Unresolved != "" {
+		fmt.Fprintf(b, ": its failure at checkpoint %s stands, until it passes: switching it off does not resolve that", v.Unresolved)
+	}
 	b.WriteByte('\n')
 	if v.Remedy != "" {
 		fmt.Fprintf(b, "  %s\n", Quote(v.Remedy))

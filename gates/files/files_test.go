@@ -204,7 +204,7 @@ func TestSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := g.Check(t.Context(), changed(nil, files{"a": "abc"}))
-	if err != nil || len(v.Measured) != 2 || v.Measured[0] != (gates.Measurement{Name: "files", Value: 1, Limit: 2000}) || v.Measured[1].Value != 3 {
+	if err != nil || len(v.Measurements()) != 2 || v.Measurements()[0] != (gates.Measurement{Name: "files", Value: 1, Limit: 2000}) || v.Measurements()[1].Value != 3 {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
