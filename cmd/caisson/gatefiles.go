@@ -15,15 +15,15 @@ import (
 
 // triedFiles is the verdict on one directory, as JSON.
 type triedFiles struct {
-	Gate     string              `json:"gate"`
-	Input    string              `json:"input"`
-	Verdict  string              `json:"verdict"` // "pass", "fail"
-	Rules    []string            `json:"rules"`   // that were hit, the worst first
-	Findings []triedFinding      `json:"findings"`
-	Dropped  int                 `json:"dropped,omitempty"` // findings that are not listed
-	Measured []gates.Measurement `json:"measured,omitempty"`
-	Reason   string              `json:"reason,omitempty"` // why the gate could not do its work
-	Remedy   string              `json:"remedy,omitempty"`
+	Gate     string           `json:"gate"`
+	Input    string           `json:"input"`
+	Verdict  string           `json:"verdict"` // "pass", "fail"
+	Rules    []string         `json:"rules"`   // that were hit, the worst first
+	Findings []triedFinding   `json:"findings"`
+	Dropped  int              `json:"dropped,omitempty"` // findings that are not listed
+	Evidence []gates.Evidence `json:"evidence,omitempty"`
+	Reason   string           `json:"reason,omitempty"` // why the gate could not do its work
+	Remedy   string           `json:"remedy,omitempty"`
 }
 
 // triedFinding is a finding as those who correct it read it.
@@ -84,7 +84,7 @@ func (a *app) printTriedFiles(input string, v gates.Verdict) error {
 	if !a.json {
 		return gates.WriteText(a.stdout, []gates.Verdict{v}, 0)
 	}
-	t := triedFiles{Gate: v.Gate, Input: input, Verdict: "pass", Rules: []string{}, Findings: []triedFinding{}, Dropped: v.Dropped, Measured: v.Measured,
+	t := triedFiles{Gate: v.Gate, Input: input, Verdict: "pass", Rules: []string{}, Findings: []triedFinding{}, Dropped: v.Dropped, Evidence: v.Evidence,
 		Reason: v.Reason, Remedy: v.Remedy}
 	if v.Status != gates.Pass {
 		t.Verdict = "fail"
