@@ -221,6 +221,7 @@ func (x *session) collect(ctx context.Context) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	x.usage() // so that a step that has met the end of the disk is known to have, when there is room again
 	var freed int64
 	err = x.evenFull(ctx, func() (err error) { freed, err = x.layers.Collect(ctx, needed); return err })
 	if x.unit != nil { // what a full disk has taken of it; else it is whole

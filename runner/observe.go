@@ -10,26 +10,24 @@ import (
 	"github.com/caisson-dev/caisson/runner/steps"
 )
 
-// full says whether the feature's disk is why a step failed.
-func (t *task) full() *steps.LimitHit {
+// full says whether the feature's disk is, or was since then, why a step failed: others may have made room meanwhile, and the
+// command itself, which takes away what it could not finish.
+func (t *task) full(since time.Time) (hit *steps.LimitHit, now bool) {
 	if t.unit == nil {
-		return nil
+		return nil, false
 	}
-	u, err := t.unit.Usage()
-	if err != nil || !u.Full() && !noInodes(u) {
-		return nil
+	if u, err := t.unit.Usage(); err == nil && u.Full() {
+		return hitOf(u), true
 	}
-	return hitOf(u)
-}
-
-// noInodes reports whether less than 1 % of the inodes is left: a unit keeps its limit to a few.
-func noInodes(u disk.Usage) bool {
-	return u.InodeLimit > 0 && u.Inodes > u.InodeLimit-max(2, u.InodeLimit/100)
+	if u, ok := t.unit.WasFull(since); ok {
+		return hitOf(u), false
+	}
+	return nil, false
 }
 
 // hitOf says which limit of a disk was met.
 func hitOf(u disk.Usage) *steps.LimitHit {
-	if noInodes(u) {
+	if u.NoInodes() {
 		return &steps.LimitHit{Name: "inodes", Limit: u.InodeLimit.String() + " inodes", Peak: u.Inodes.String(), Hint: "raise it with --inodes, or limits.inodes in a profile"}
 	}
 	return &steps.LimitHit{Name: "disk", Limit: u.Limit.String(), Peak: u.Used.String(), Hint: "raise it with --disk, or limits.disk in a profile"}

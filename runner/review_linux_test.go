@@ -222,6 +222,32 @@ func TestReserveOfAFullDisk(t *testing.T) {
 	}
 }
 
+// A step that has met the end of its disk has met it, also when there is room again by the time it ends; the next one has not.
+func TestDiskWasFull(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	b.profile = loadProfile(t, map[string][]string{"disk": {"20m"}, "checkpoint-every": {"1h"}, "checkpoint-files": {"100000"}})
+	detach(t, b, "f")
+	ended := holding(t, b, "f", "head -c 30M /dev/zero > big; echo full; while [ ! -e /tmp/stop ]; do sleep 0.01; done; rm big; exit 1")
+	list, err := b.Stats(t.Context(), []string{"f"}) // somebody has looked: the watcher does so too, in its own time
+	if err != nil || len(list) != 1 || list[0].Disk == nil || list[0].Disk.Used < 19<<20 {
+		t.Fatalf("%+v %v", list, err)
+	}
+	if _, err := b.Exec(t.Context(), "f", steps(b, "", "touch /tmp/stop")); err != nil {
+		t.Fatal(err)
+	}
+	res := <-ended
+	if res.Verdict != runner.VerdictDisk || res.Limit == nil || res.Limit.Limit != "20m" || !strings.Contains(res.Cause, "was full while") {
+		t.Errorf("%s %q %+v", res.Verdict, res.Cause, res.Limit)
+	}
+	if res.Disk == nil || res.Disk.Used > 1<<20 {
+		t.Errorf("it is full still: %+v", res.Disk)
+	}
+	res, err = b.Exec(t.Context(), "f", steps(b, "", "exit 1"))
+	if err != nil || res.Verdict != runner.VerdictNonzero {
+		t.Errorf("%+v %v", res, err)
+	}
+}
+
 // Two live features that promote into one workspace at once do so one after the other.
 func TestTwoPromotes(t *testing.T) {
 	b := newNative(t, runner.Options{})

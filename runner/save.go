@@ -56,6 +56,7 @@ func (x *session) evenFull(ctx context.Context, do func() error) error {
 	if !full(err) || x.unit == nil {
 		return err
 	}
+	x.usage()          // it is full now, and a step may have failed of that
 	if x.live != nil { // or who has filled the disk takes that too
 		release, herr := x.live.Hold(ctx)
 		if herr != nil { // the sandbox has ended of it

@@ -172,9 +172,14 @@ type Usage struct {
 	Unknown    string      `json:"unknown,omitempty"`     // why a watched unit cannot be measured; it counts as over its limit
 }
 
-// Full says that a writer that failed failed for this: less than 1 % of the bytes or no inode is left.
+// Full says that a writer that failed failed for this: less than 1 % of the bytes or of the inodes is left.
 func (u Usage) Full() bool {
-	return u.Unknown != "" || u.Used > u.Limit-u.Limit/100 || u.InodeLimit > 0 && u.Inodes >= u.InodeLimit
+	return u.Unknown != "" || u.Used > u.Limit-u.Limit/100 || u.NoInodes()
+}
+
+// NoInodes says that it is the inodes that are at their end: a unit keeps that limit to a few.
+func (u Usage) NoInodes() bool {
+	return u.InodeLimit > 0 && u.Inodes > u.InodeLimit-max(2, u.InodeLimit/100)
 }
 
 // Percent is how full the unit is, by bytes or by inodes, whichever is more; rounded down, and over 100 where nothing stops

@@ -125,7 +125,7 @@ func TestBytes(t *testing.T) {
 
 func checkBytes(t *testing.T, u *Unit, limit quota.Bytes) {
 	t.Helper()
-	inside := overlayOn(t, u)
+	inside, began := overlayOn(t, u), time.Now()
 	before, err := u.Usage()
 	if err != nil || before.Used > limit/100 || before.Limit != limit || before.Full() || before.HostFree == 0 {
 		t.Fatalf("before: %+v, %v", before, err)
@@ -139,9 +139,19 @@ func checkBytes(t *testing.T, u *Unit, limit quota.Bytes) {
 	if err != nil || !after.Full() || after.Percent() < 98 || !within(int64(after.Used), int64(limit)) {
 		t.Errorf("after: %+v, %v", after, err)
 	}
-	// What is removed can be used again.
+	// What is removed can be used again, and that it was full stays known.
 	if err := os.Remove(filepath.Join(inside, "big")); err != nil {
 		t.Fatal(err)
+	}
+	removed := time.Now()
+	if now, err := u.Usage(); err != nil || now.Full() {
+		t.Errorf("removed: %+v, %v", now, err)
+	}
+	if then, ok := u.WasFull(began); !ok || then != after {
+		t.Errorf("%+v %v, want %+v", then, ok, after)
+	}
+	if then, ok := u.WasFull(removed); ok {
+		t.Errorf("full after it was empty: %+v", then)
 	}
 	if again, err := fill(filepath.Join(inside, "again")); !full(err) || !within(int64(again), int64(limit)) {
 		t.Errorf("again: %d of %d bytes, %v", again, limit, err)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 )
 
 func probe(context.Context, string) []Support {
@@ -65,6 +66,9 @@ func (*Unit) Limits() Limits { return Limits{} }
 
 // Usage does nothing.
 func (*Unit) Usage() (Usage, error) { return Usage{}, errPlatform }
+
+// WasFull does nothing.
+func (*Unit) WasFull(time.Time) (Usage, bool) { return Usage{}, false }
 
 // Resize does nothing.
 func (*Unit) Resize(context.Context, Limits) error { return errPlatform }

@@ -39,6 +39,8 @@ type Unit struct {
 
 	mu     sync.Mutex // guards what follows, the ballast and place.record
 	closed bool
+	full   Usage // the last one that was, and when
+	fullAt time.Time
 }
 
 // Dir is the directory that counts: 0700, below /proc/self/fd for units with a file system of their own, so good for this
@@ -77,7 +79,18 @@ func (u *Unit) Usage() (Usage, error) {
 	if u.place.Inodes != nil {
 		usage.InodeLimit = *u.place.Inodes
 	}
+	if err == nil && usage.Full() {
+		u.full, u.fullAt = usage, time.Now()
+	}
 	return usage, err
+}
+
+// WasFull returns the usage that was seen last of those at the limit, by Usage or by Watch, and whether that was after a moment.
+// The kernel keeps no account of writes that it refused: a unit that was full for less than Watch's pauses may not have been seen.
+func (u *Unit) WasFull(since time.Time) (Usage, bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.full, u.fullAt.After(since)
 }
 
 // Resize changes the limits of the unit while it is in use. ErrResize, *RoomError.
@@ -190,8 +203,20 @@ func dropBallast(dir string) error {
 	return errors.Join(errs...)
 }
 
-// watchEvery is how often Watch looks. Nothing announces how full a file system is.
-const watchEvery = time.Second
+// watchEvery and watchFull are how often Watch looks at an empty and at a full unit, and between them in proportion. Nothing
+// announces how full a file system is.
+const (
+	watchEvery = time.Second
+	watchFull  = 50 * time.Millisecond
+)
+
+// pause is how long Watch does not look after it has; took is how long that was.
+func (m Mechanism) pause(u Usage, took time.Duration) time.Duration {
+	if m == Watched { // to walk through a large tree must not become all that the machine does
+		return max(watchEvery, 3*took)
+	}
+	return max(watchFull, watchEvery/100*time.Duration(100-u.Percent()))
+}
 
 // doubts is how often in succession a watched unit may not be measured: what others change at the same time can be in the
 // way by chance.
@@ -204,8 +229,8 @@ func (u *Unit) Watch(ctx context.Context, processes func(context.Context) ([]int
 	c := make(chan Usage)
 	go func() {
 		defer close(c)
-		ticker := time.NewTicker(watchEvery)
-		defer ticker.Stop()
+		timer := time.NewTimer(watchEvery)
+		defer timer.Stop()
 		for level, unknown := 0, 0; ; {
 			began := time.Now()
 			usage, err := u.look(ctx, processes)
@@ -230,10 +255,9 @@ func (u *Unit) Watch(ctx context.Context, processes func(context.Context) ([]int
 			if err == nil {
 				level = next
 			}
-			// To walk through a large tree must not become all that the machine does.
-			ticker.Reset(max(watchEvery, 3*took))
+			timer.Reset(u.Mechanism().pause(usage, took))
 			select {
-			case <-ticker.C:
+			case <-timer.C:
 			case <-ctx.Done():
 				return
 			}

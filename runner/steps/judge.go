@@ -93,12 +93,15 @@ func (a *attempt) full(r *Result) bool {
 	if a.r.Full == nil {
 		return false
 	}
-	hit := a.r.Full()
+	hit, now := a.r.Full(r.Started)
 	if hit == nil {
 		return false
 	}
 	r.Verdict, r.Limit = VerdictDisk, hit
-	r.Cause = fmt.Sprintf("the feature's disk is full: the limit is %s", hit.Limit)
+	r.Cause = "the feature's disk is full: the limit is " + hit.Limit
+	if !now {
+		r.Cause = "the feature's disk was full while the command ran: the limit is " + hit.Limit
+	}
 	return true
 }
 

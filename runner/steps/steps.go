@@ -26,8 +26,9 @@ type Runner struct {
 	Budget   *pump.Budget // of all the task's output
 	Resize   <-chan Winsize
 
-	// Full tells, when a command has failed, whether the feature's disk is why. nil: nobody knows.
-	Full func() *LimitHit
+	// Full tells, when a command that began then has failed, whether the feature's disk is why, and whether it is full now. nil:
+	// nobody knows.
+	Full func(began time.Time) (hit *LimitHit, now bool)
 
 	clock   clock
 	current atomic.Pointer[isolation.Execution] // what signals go to
