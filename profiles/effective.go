@@ -115,6 +115,9 @@ func (p *Profile) Validate() error {
 	if err := p.checkNetwork(); err != nil {
 		return err
 	}
+	if err := p.Gates.check(); err != nil {
+		return err
+	}
 	if denied := without(p.AllowWeaker, p.Controls.Waivable); len(denied) > 0 {
 		return &Error{Key: "allow_weaker", Message: fmt.Sprintf("the profile %s does not let %s be waived", p.Name, oneOf(denied)),
 			Remedy: "use a profile whose controls.waivable names it"}

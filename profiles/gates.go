@@ -19,6 +19,7 @@ import (
 
 // Gates configures the gates.
 type Gates struct {
+	Following
 	Command   CommandGate   `json:"command"`
 	Exec      ExecGate      `json:"exec"`
 	Immutable ImmutableGate `json:"immutable"`
@@ -132,6 +133,12 @@ func (p *Profile) GateConfig(allow []string) gateset.Config {
 			Protected: plainGlobs(g.Scope.Protected), AllowProtected: allow},
 		Secrets: secrets.Config{Found: g.Secrets.Found, Before: g.Secrets.Before, Allowed: plainGlobs(g.Secrets.Allowed), Disabled: g.Secrets.Disabled},
 		Size:    files.SizeConfig{Files: int64(g.Size.Files), Bytes: int64(g.Size.Bytes), File: int64(g.Size.File), Binaries: g.Size.Binaries, Allowed: plainGlobs(g.Size.Allowed)},
+	}
+	if !g.On() {
+		for _, name := range gateset.Names() {
+			c.Settings[name] = gateset.Settings{Mode: gates.ModeOff}
+		}
+		return c
 	}
 	for name, s := range g.settings() {
 		c.Settings[name] = gateset.Settings{Mode: s.Mode, Severity: s.Severity, Timeout: time.Duration(s.Timeout)}

@@ -48,7 +48,7 @@ var keys = sync.OnceValue(func() []key {
 		{path: "user", flag: "user", short: "u", about: "uid[:gid] of the command, inside",
 			kind: fixed(func(p *Profile) *string { return &p.User }, userSpec)},
 	}
-	return slices.Concat(table, networkKeys(), limitKeys(), controlKeys(), insideKeys(), changeKeys(), commandKeys(), gateKeys(), featureKeys())
+	return slices.Concat(table, networkKeys(), limitKeys(), controlKeys(), insideKeys(), changeKeys(), commandKeys(), gateKeys(), followKeys(), featureKeys())
 })
 
 func limitKeys() []key {
