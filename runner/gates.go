@@ -12,6 +12,7 @@ import (
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/gates/builtin"
 	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner/artifacts"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -20,6 +21,9 @@ type judged struct {
 	layers snapshot.Layers
 	at     string // as OpenFile takes it
 	change *snapshot.Change
+
+	steps []StepResult     // that led to it; nil: none has just ended
+	led   []gates.Evidence // of their ends
 }
 
 // ask runs the profile's gates on a change.
@@ -28,7 +32,7 @@ func (x *session) ask(ctx context.Context, p *profiles.Effective, state *judged,
 	if err != nil {
 		return nil, refuse(CodeConfiguration, "correct the profile", "%v", err)
 	}
-	pipeline, err := gates.New(list, gates.Options{Cache: &x.s.verdicts})
+	pipeline, err := gates.New(list, gates.Options{Cache: &x.s.verdicts, Artifacts: artifacts.Of(x.dir).Size})
 	if err != nil {
 		return nil, refuse(CodeConfiguration, "correct the profile", "%v", err)
 	}

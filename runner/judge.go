@@ -19,6 +19,7 @@ import (
 type Judged struct {
 	Step int `json:"step"` // from 1
 	command.Result
+	Evidence []gates.Evidence `json:"evidence,omitempty"` // the text that was judged
 }
 
 // judge has the gate command look at the steps that are still to run. It is an early, explained refusal of what nobody means;
@@ -40,7 +41,7 @@ func (t *task) judge() error {
 		if gate.Mode != gates.ModeWarn {
 			return refusedCommand(i+1, r)
 		}
-		t.res.Judged = append(t.res.Judged, Judged{Step: i + 1, Result: r})
+		t.res.Judged = append(t.res.Judged, Judged{Step: i + 1, Result: r, Evidence: []gates.Evidence{gates.OfCommand(i+1, st.Args)}})
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if r.Change.Empty() {
 		return r, refuse(CodeNothingToDo, "", "the feature %s has changed nothing", x.feature.Name)
 	}
-	if r.Gates, err = x.validate(ctx, policy, &judged{x.layers, at, c}, o.AllowProtected); err != nil {
+	if r.Gates, err = x.validate(ctx, policy, &judged{layers: x.layers, at: at, change: c}, o.AllowProtected); err != nil {
 		return r, err
 	}
 	if gates.Blocked(r.Gates) {
@@ -113,6 +113,7 @@ func (x *session) validate(ctx context.Context, p *profiles.Effective, state *ju
 		return nil, err
 	}
 	x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingValidation, At: start, Took: time.Since(start)})
+	x.attach(ctx, state, verdicts)
 	if state.at == snapshot.Current {
 		return verdicts, nil
 	}

@@ -32,6 +32,9 @@ func (s *Supervisor) retain(ctx context.Context, r *GCReport) error {
 		seen := -1
 		err := s.use(ctx, f.ID, a, func(x *session) (err error) {
 			if err = x.retain(ctx, r); err == nil {
+				err = x.retainArtifacts(ctx, r)
+			}
+			if err == nil {
 				seen, err = x.oldest()
 			}
 			return err

@@ -304,6 +304,9 @@ func (t *task) seal(ctx context.Context) error {
 		return err
 	}
 	t.change, t.res.Change = c, summary(c)
+	if t.at != snapshot.Current {
+		t.res.Checkpoint = t.at
+	}
 	return nil
 }
 
@@ -317,7 +320,7 @@ func (t *task) validate(ctx context.Context) error {
 		return err
 	}
 	var err error
-	t.res.Gates, err = t.session.validate(ctx, t.req.Profile, &judged{t.layers, t.at, t.change}, t.req.AllowProtected)
+	t.res.Gates, err = t.session.validate(ctx, t.req.Profile, &judged{layers: t.layers, at: t.at, change: t.change, steps: t.res.Steps, led: t.led()}, t.req.AllowProtected)
 	if err != nil {
 		return err
 	}
@@ -341,7 +344,7 @@ func (t *task) objected(ctx context.Context) bool {
 	if err != nil {
 		return true
 	}
-	before, err := t.ask(ctx, t.req.Profile, &judged{t.layers, t.began, c}, t.req.AllowProtected)
+	before, err := t.ask(ctx, t.req.Profile, &judged{layers: t.layers, at: t.began, change: c}, t.req.AllowProtected)
 	return err != nil || gates.Objects(before, t.res.Gates)
 }
 

@@ -124,8 +124,9 @@ type Result struct {
 	Layers        *Layering               `json:"layers,omitempty"`
 	Steps         []StepResult            `json:"steps"`
 	Change        *ChangeSummary          `json:"change,omitempty"`
-	Judged        []Judged                `json:"judged,omitempty"` // steps that the gate command, in mode warn, would have refused
-	Gates         []gates.Verdict         `json:"gates,omitempty"`
+	Judged        []Judged                `json:"judged,omitempty"`     // steps that the gate command, in mode warn, would have refused
+	Checkpoint    string                  `json:"checkpoint,omitempty"` // id of the state at its end, which the gates judged
+	Gates         []gates.Verdict         `json:"gates,omitempty"`      // as they were at the task's end
 	Promoted      *snapshot.PromoteReport `json:"promoted,omitempty"`
 	Kept          bool                    `json:"kept"`                  // the feature still exists: see diff, promote, discard
 	Checkpoints   []Checkpoint            `json:"checkpoints,omitempty"` // of this task, oldest first

@@ -1,0 +1,111 @@
+package runner
+
+import (
+	"context"
+	"io"
+	"slices"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/runner/artifacts"
+	"github.com/caisson-dev/caisson/runner/logfile"
+)
+
+// maxExits is how many steps' ends a verdict has: the last ones.
+const maxExits = 32
+
+// led is what gates cannot see and a verdict rests on all the same: how the steps ended that led to the change, and what they
+// printed. That the log cannot be kept is no failure of the task's.
+func (t *task) led() []gates.Evidence {
+	list := exits(t.res.Steps)
+	if t.req.Remove { // it would go with the feature
+		return list
+	}
+	a, cut, err := artifacts.Of(t.dir).Put(func(w io.Writer) error {
+		return logfile.Replay(t.s.logPath(t.feature.ID, t.res.TaskID), func(r logfile.Record) error {
+			return LogOptions{}.write(r, w, w)
+		})
+	})
+	if err != nil {
+		a = gates.Artifact{}
+	}
+	return append(list, gates.OfLog(gates.Log{Truncated: cut || t.res.Truncated || err != nil, Artifact: a}))
+}
+
+// exits is how steps ended, those that began.
+func exits(steps []StepResult) (list []gates.Evidence) {
+	for i := range slices.Backward(steps) {
+		if r := &steps[i]; r.Verdict != "" && len(list) < maxExits {
+			list = append(list, gates.OfExit(gates.ExitCode{Step: r.N, Verdict: string(r.Verdict), Code: r.ExitCode}))
+		}
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// commands are the texts that the gate command has looked at, as evidence.
+func commands(steps []StepResult) (list []gates.Evidence) {
+	for i := range steps[max(0, len(steps)-maxExits):] {
+		r := &steps[max(0, len(steps)-maxExits)+i]
+		list = append(list, gates.OfCommand(r.N, r.Args))
+	}
+	return list
+}
+
+// attach adds to what gates say what led to the state that they judged. Of a state that was judged before, and that no task
+// has just left, that is what the verdicts had then.
+func (x *session) attach(ctx context.Context, state *judged, verdicts []gates.Verdict) {
+	led := func(*gates.Verdict) []gates.Evidence { return state.led }
+	if state.steps == nil {
+		earlier := x.verdictsOf(ctx, state.at)
+		led = func(v *gates.Verdict) []gates.Evidence {
+			i := slices.IndexFunc(earlier, func(e gates.Verdict) bool { return e.Gate == v.Gate })
+			if i < 0 {
+				return nil
+			}
+			return slices.DeleteFunc(slices.Clone(earlier[i].Evidence), func(e gates.Evidence) bool {
+				return e.Kind != gates.EvidenceExitCode && e.Kind != gates.EvidenceCommand && e.Kind != gates.EvidenceLog
+			})
+		}
+	}
+	for i := range verdicts {
+		v := &verdicts[i]
+		if v.Status == gates.Skipped {
+			continue
+		}
+		v.Evidence = slices.Concat(v.Evidence, led(v)) // the first may lie in a cache
+		if v.Gate == "command" {
+			v.Evidence = append(v.Evidence, commands(state.steps)...)
+		}
+	}
+}
+
+// verdictsOf are those of a checkpoint, or of the one that it is equal to; none when that is not known.
+func (x *session) verdictsOf(ctx context.Context, id string) []gates.Verdict {
+	for range 2 {
+		c, err := x.s.opt.Journal.Checkpoint(ctx, x.feature.ID, id)
+		if err != nil || len(c.Verdicts) > 0 || c.AliasOf == "" {
+			return c.Verdicts
+		}
+		id = c.AliasOf
+	}
+	return nil
+}
+
+// retainArtifacts removes artifacts that no verdict of the feature's rests on any more, unless somebody may be about to put
+// one in.
+func (x *session) retainArtifacts(ctx context.Context, r *GCReport) error {
+	if r.DryRun || x.live != nil {
+		return nil
+	}
+	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
+	if err != nil {
+		return err
+	}
+	var verdicts []gates.Verdict
+	for i := range rows {
+		verdicts = append(verdicts, rows[i].Verdicts...)
+	}
+	freed, err := artifacts.Of(x.dir).Retain(verdicts)
+	r.Bytes += freed
+	return err
+}
