@@ -41,8 +41,9 @@ var ours = rules{
 
 		// Only runner knows the order; its helpers know one thing each.
 		"runner": {"gates", "gates/builtin", "gates/command", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
-			"runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
+			"runner/artifacts", "runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
 			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/uplink", "runner/watch"},
+		"runner/artifacts":   {"gates"}, // logs and reports that verdicts rest on
 		"runner/flock":       nil,
 		"runner/hostfile":    nil,
 		"runner/live":        {"isolation", "quota", "quota/disk", "runner/snapshot", "runner/watch"}, // one live sandbox
