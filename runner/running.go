@@ -18,6 +18,7 @@ import (
 type Running struct {
 	s                   *Supervisor
 	t                   *task   // nil when it had been started before
+	was                 State   // then
 	answer              *Result // when it has gone with its feature
 	id, name, featureID string
 }
@@ -30,6 +31,16 @@ func (r *Running) Feature() string { return r.name }
 
 // FeatureID is its feature's id.
 func (r *Running) FeatureID() string { return r.featureID }
+
+// State is where the task stands now; of one that had been started before, where it stood when Start returned.
+func (r *Running) State() State {
+	if r.t == nil {
+		return r.was
+	}
+	r.t.moving.Lock()
+	defer r.t.moving.Unlock()
+	return r.t.state
+}
 
 // Wait waits for the task's end. When ctx ends before, the task goes on.
 func (r *Running) Wait(ctx context.Context) (*Result, error) {
@@ -100,14 +111,14 @@ func (s *Supervisor) claimed(ctx context.Context, c *ClaimedError) (*Result, err
 // earlier is the task that an idempotency key stands for. It may have gone with its feature.
 func (s *Supervisor) earlier(ctx context.Context, c *ClaimedError) (*Running, error) {
 	if r := result(&TaskRecord{Result: c.Result}); r != nil {
-		return &Running{s: s, answer: r, id: c.Task, name: r.Feature, featureID: r.FeatureID}, nil
+		return &Running{s: s, answer: r, was: r.State, id: c.Task, name: r.Feature, featureID: r.FeatureID}, nil
 	}
 	t, err := s.opt.Journal.Task(ctx, c.Task)
 	if err != nil {
 		return nil, explain(err, "task", c.Task)
 	}
 	f, err := s.opt.Journal.Feature(ctx, t.FeatureID)
-	return &Running{s: s, id: t.ID, name: f.Name, featureID: t.FeatureID}, err
+	return &Running{s: s, was: t.State, id: t.ID, name: f.Name, featureID: t.FeatureID}, err
 }
 
 // Exec runs a task in a live feature of this process; in one that is still to be prepared, as soon as it lives. CodeNotLive.

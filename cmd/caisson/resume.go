@@ -103,7 +103,12 @@ func runResumeDetached(ctx context.Context, a *app, task string, o resumeOptions
 		return err
 	}
 	if a.json {
-		return a.printJSON(startedEvent{"started", &daemon.Started{Task: result.TaskID, Feature: result.Feature, FeatureID: result.FeatureID}})
+		f, err := c.Feature(ctx, result.FeatureID)
+		if err != nil {
+			return err
+		}
+		return a.printJSON(startedEvent{"started", &daemon.Started{Task: result.TaskID, Feature: result.Feature, FeatureID: result.FeatureID,
+			State: result.State, Live: f.Live}})
 	}
 	_, err = fmt.Fprintln(a.stdout, result.Feature)
 	return err

@@ -44,7 +44,14 @@ func runDetached(ctx context.Context, a *app, o *runOptions) error {
 		return err
 	}
 	name := started.Feature
-	a.note("feature %s is live", name)
+	switch {
+	case started.Live:
+		a.note("feature %s is live", name)
+	case started.State == runner.StateQueued:
+		a.note("feature %s is queued, because as many tasks run as may: it will be live when it has its turn", name)
+	default: // the task of an idempotency key, whose feature was stopped since
+		a.note("feature %s is not live: its task is %s", name, started.State)
+	}
 	a.tellPorts(started.Ports)
 	fmt.Fprintf(a.stderr, "  output:  caisson logs --follow %s\n  command: caisson exec %s -- COMMAND\n  end:     caisson stop %s\n", name, name, name)
 	return nil

@@ -152,6 +152,8 @@ type Started struct {
 	Feature   string `json:"feature"`
 	FeatureID string `json:"feature_id"`
 
+	State runner.State  `json:"state"` // of the task; queued: its feature is to be live when there is a place for it
+	Live  bool          `json:"live"`
 	Ports []runner.Port `json:"ports,omitempty"` // that are shown
 }
 
@@ -176,7 +178,8 @@ var start = define("start", func(_ context.Context, s *Server, a *wireRequest) (
 		result, err := running.Wait(s.life)
 		s.finish(x, result, err)
 	}()
-	return &Started{Task: running.Task(), Feature: running.Feature(), FeatureID: running.FeatureID(), Ports: running.Ports()}, nil
+	return &Started{Task: running.Task(), Feature: running.Feature(), FeatureID: running.FeatureID(),
+		State: running.State(), Live: running.Live() != nil, Ports: running.Ports()}, nil
 })
 
 // terminal says whether a task has a terminal that attach can type into: false for one without a session here.
