@@ -31,7 +31,10 @@ var ours = rules{
 		"isolation":         {"quota"}, // plain types only
 		"isolation/seccomp": nil,
 		"isolation/native":  {"isolation", "isolation/seccomp", "quota"},
-		"isolation/egress":  nil,
+		"isolation/egress":  {"isolation/egress/splice", "isolation/egress/tun"},
+
+		"isolation/egress/splice": nil,
+		"isolation/egress/tun":    nil,
 
 		// The suite that every engine passes, and the program that tries to get out.
 		"isolation/isolationtest":         {"isolation", "isolation/isolationtest/hostile", "isolation/seccomp", "quota", "internal/leaktest", "internal/testenv"},
@@ -54,7 +57,7 @@ var ours = rules{
 		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump", "runner/uplink"},
 		"runner/uplink":      {"isolation", "isolation/egress"}, // one live sandbox's network
 		"runner/watch":       nil,
-		"runner/store":       {"gates", "isolation/egress", "runner", "runner/flock", "runner/snapshot"},
+		"runner/store":       {"gates", "isolation/egress", "runner", "runner/chain", "runner/flock", "runner/snapshot"},
 		"runner/journaltest": {"gates", "isolation/egress", "runner", "runner/snapshot"}, // the suite that every journal passes
 		"runner/daemon":      {"isolation", "isolation/egress", "runner", "runner/flock", "runner/hostfile", "runner/snapshot"},
 
@@ -95,7 +98,7 @@ var ours = rules{
 		"database/sql":                     {"runner/store"},
 		"modernc.org/sqlite":               {"runner/store"},
 		"net/http":                         {"isolation/egress", "runner/daemon"},
-		"gvisor.dev/gvisor":                {"isolation/egress"},
+		"gvisor.dev/gvisor":                {"isolation/egress", "isolation/egress/splice"},
 		"mvdan.cc/sh":                      {"gates/command"},
 		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},

@@ -16,6 +16,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"github.com/caisson-dev/caisson/isolation/egress/splice"
 )
 
 // helloTime is how long a client may take to say whom it wants.
@@ -147,11 +149,11 @@ func (f *flow) secure(r *tcp.ForwarderRequest) {
 		f.end(verdictOf(err), err)
 		return
 	}
-	f.relay(in, out, func(dst io.Writer) error {
+	f.relay(in, out, func(dst *meter) error {
 		if _, err := dst.Write(hello); err != nil {
 			return err
 		}
-		return copyChunks(dst, in)
+		return splice.Copy(dst, in)
 	}, abort)
 }
 
@@ -169,11 +171,11 @@ func (f *flow) plain(r *tcp.ForwarderRequest) {
 		f.end(VerdictFailed, err)
 		return
 	}
-	f.relay(in, out, func(dst io.Writer) error {
-		awaitData(in)
+	f.relay(in, out, func(dst *meter) error {
+		splice.Await(in)
 		q := newRequests(f.t, in, dst)
 		q.headers = f.g.opt.Headers
-		q.rest = func() error { return copyChunks(dst, in) }
+		q.rest = func() error { return splice.Copy(dst, in) }
 		q.asked = func() { f.upgrade.Store(true) }
 		q.upgraded = func() bool {
 			select {
@@ -195,7 +197,7 @@ func verdictOf(err error) string {
 }
 
 // accept completes the handshake inside.
-func accept(r *tcp.ForwarderRequest) (*inside, func(), error) {
+func accept(r *tcp.ForwarderRequest) (*splice.Conn, func(), error) {
 	q := &waiter.Queue{}
 	e, err := r.CreateEndpoint(q)
 	if err != nil {
@@ -204,7 +206,7 @@ func accept(r *tcp.ForwarderRequest) (*inside, func(), error) {
 	}
 	r.Complete(false)
 	e.SocketOptions().SetKeepAlive(true)
-	return &inside{TCPConn: gonet.NewTCPConn(q, e), end: e, queue: q}, e.Abort, nil
+	return splice.NewConn(q, e), e.Abort, nil
 }
 
 func (f *flow) dial() (net.Conn, error) {
@@ -221,7 +223,7 @@ func (f *flow) dial() (net.Conn, error) {
 }
 
 // relay copies both ways until both have ended, or one has failed.
-func (f *flow) relay(in, out net.Conn, upwards func(io.Writer) error, abort func()) {
+func (f *flow) relay(in, out net.Conn, upwards func(*meter) error, abort func()) {
 	f.ending(func() { abort(); _ = out.Close() })
 	var down sync.WaitGroup
 	down.Go(func() {
@@ -252,37 +254,40 @@ func (f *flow) relay(in, out net.Conn, upwards func(io.Writer) error, abort func
 }
 
 // downwards copies what the server sends, and looks at the first answer when the client has asked for another protocol.
-func (f *flow) downwards(dst io.Writer, src io.Reader) error {
+func (f *flow) downwards(dst *meter, src io.Reader) error {
 	defer func() {
 		select {
 		case f.switched <- false:
 		default:
 		}
 	}()
-	awaitData(src)
-	b, back := borrow()
-	defer back()
-	n, err := src.Read(b)
+	splice.Await(src)
 	if f.upgrade.Load() {
-		for err == nil && n < 12 { // HTTP/1.1 101
-			var more int
-			more, err = src.Read(b[n:])
-			n += more
-		}
-		f.switched <- switched(b[:n])
-	}
-	if n > 0 {
-		if _, err := dst.Write(b[:n]); err != nil {
+		if err := f.answered(dst, src); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
 			return err
 		}
 	}
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		return err
+	return splice.Copy(dst, src)
+}
+
+// answered copies what an answer begins with, and says whether the server agrees to another protocol.
+func (f *flow) answered(dst *meter, src io.Reader) error {
+	b, back := splice.Borrow()
+	defer back()
+	n, err := 0, error(nil)
+	for err == nil && n < 12 { // HTTP/1.1 101
+		var more int
+		more, err = src.Read(b[n:])
+		n += more
 	}
-	return copyChunks(dst, src)
+	f.switched <- switched(b[:n])
+	if _, werr := dst.Write(b[:n]); werr != nil {
+		return werr
+	}
+	return err
 }
 
 // Publish shows a port of the sandbox on the host, until stop.
@@ -348,5 +353,5 @@ func (f *flow) inwards(c net.Conn, p Publish) {
 		f.end(VerdictFailed, err)
 		return
 	}
-	f.relay(in, c, func(dst io.Writer) error { return copyChunks(dst, in) }, func() { _ = in.Close() })
+	f.relay(in, c, func(dst *meter) error { return splice.Copy(dst, in) }, func() { _ = in.Close() })
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"github.com/caisson-dev/caisson/isolation/egress/tun"
 )
 
 const (
@@ -29,6 +32,18 @@ const (
 	bufferMax = 4 << 20   // of one direction of one connection, in bytes
 	buffer    = 256 << 10 // likewise, to begin with
 )
+
+// MTU of the device, in bytes: the largest, because every packet costs the same.
+const MTU = 65535
+
+// device is what a sandbox sees of its network.
+var device = tun.Device{Name: "tun0", MTU: MTU, Addr4: Sandbox4, Addr6: Sandbox6}
+
+// OpenTUN makes the device in a network namespace; see tun.Device.
+func OpenTUN(netns int) (*os.File, error) { return device.Open(netns) }
+
+// SetUp makes the device of two descriptors that were opened in its namespace; see tun.Device.
+func SetUp(tun, rtnetlink *os.File) error { return device.SetUp(tun, rtnetlink) }
 
 // Gateway is the other end of a sandbox's device. When it is closed, or its process dies, the sandbox has no network.
 type Gateway struct {

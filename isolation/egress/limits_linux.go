@@ -4,32 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
-	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
-	"gvisor.dev/gvisor/pkg/waiter"
 )
-
-// chunk is what is copied at once, in bytes.
-const chunk = 128 << 10
-
-var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
-
-// borrow takes a buffer from the pool; back gives it back.
-func borrow() (b []byte, back func()) {
-	p, ok := chunks.Get().(*[chunk]byte)
-	if !ok {
-		p = new([chunk]byte)
-	}
-	return p[:], func() { chunks.Put(p) }
-}
 
 // budget is what is left of limits.
 type budget struct {
@@ -145,41 +126,28 @@ func (l *ledger) settle(goesOn func(step int) bool) (list []Event) {
 	return list
 }
 
-// meter counts what is written, holds it up to the rates, and ends what exceeds a limit.
+// chunk is what is written at once, in bytes.
+const chunk = 128 << 10
+
+// meter counts what is written, holds it up to the rates, and ends what exceeds a limit. It is a splice.Metered.
 type meter struct {
 	f   *flow
 	w   io.Writer
 	out bool
 }
 
+func (m *meter) Conn() io.Writer { return m.w }
+
 func (m *meter) Write(p []byte) (int, error) {
-	f := m.f
-	epoch := f.g.current.Load()
 	written := 0
 	for len(p) > 0 {
-		part := p[:min(len(p), chunk, epoch.used.outRate.Burst(), f.g.total.outRate.Burst())]
-		for _, b := range []*budget{epoch.used, f.g.total} {
-			count, limiter := &b.in, b.inRate
-			if m.out {
-				count, limiter = &b.out, b.outRate
-			}
-			if err := f.await(limiter, len(part)); err != nil {
-				return written, err
-			}
-			count.Add(int64(len(part)))
-			if reason := b.exceeded(); reason != "" {
-				f.exceed(epoch.step, reason)
-				return written, errors.New(reason)
-			}
+		part, err := m.Pay(min(len(p), chunk))
+		if err != nil {
+			return written, err
 		}
-		n, err := m.w.Write(part)
+		n, err := m.w.Write(p[:part])
 		written += n
-		if m.out {
-			f.out.Add(int64(n))
-		} else {
-			f.in.Add(int64(n))
-		}
-		f.touch()
+		m.Paid(n)
 		if err != nil {
 			return written, err
 		}
@@ -188,75 +156,44 @@ func (m *meter) Write(p []byte) (int, error) {
 	return written, nil
 }
 
+// Pay waits until some of most bytes may go, and returns how many: as many as the rates let go at once.
+func (m *meter) Pay(most int) (int, error) {
+	f := m.f
+	epoch := f.g.current.Load()
+	n := min(most, epoch.used.outRate.Burst(), f.g.total.outRate.Burst())
+	for _, b := range []*budget{epoch.used, f.g.total} {
+		count, limiter := &b.in, b.inRate
+		if m.out {
+			count, limiter = &b.out, b.outRate
+		}
+		if err := f.await(limiter, n); err != nil {
+			return 0, err
+		}
+		count.Add(int64(n))
+		if reason := b.exceeded(); reason != "" {
+			f.exceed(epoch.step, reason)
+			return 0, errors.New(reason)
+		}
+	}
+	return n, nil
+}
+
+// Paid counts what has gone.
+func (m *meter) Paid(n int) {
+	if m.out {
+		m.f.out.Add(int64(n))
+	} else {
+		m.f.in.Add(int64(n))
+	}
+	m.f.touch()
+}
+
 // await waits for the rate, but not longer than the flow lives.
 func (f *flow) await(l *rate.Limiter, n int) error {
 	f.held.Add(1)
 	defer f.held.Add(-1)
 	defer f.touch()
 	return l.WaitN(f.ctx, n)
-}
-
-// copyChunks copies until src ends. It has a buffer only while there is something to put into it.
-func copyChunks(dst io.Writer, src io.Reader) error {
-	for {
-		awaitData(src)
-		if err := copyChunk(dst, src); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
-		}
-	}
-}
-
-func copyChunk(dst io.Writer, src io.Reader) error {
-	b, back := borrow()
-	defer back()
-	n, err := src.Read(b)
-	if n > 0 {
-		if _, err := dst.Write(b[:n]); err != nil {
-			return err
-		}
-	}
-	return err
-}
-
-// inside is the sandbox's end of a connection.
-type inside struct {
-	*gonet.TCPConn
-	end   tcpip.Endpoint
-	queue *waiter.Queue
-}
-
-// awaitData waits until reading would not have to, where the connection can say so.
-func awaitData(r io.Reader) {
-	switch c := r.(type) {
-	case *inside:
-		c.await()
-	case *net.TCPConn:
-		raw, err := c.SyscallConn()
-		if err != nil {
-			return // reading has the same error
-		}
-		_ = raw.Read(func(fd uintptr) bool {
-			var b [1]byte
-			_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-			return !errors.Is(err, unix.EAGAIN)
-		})
-	}
-}
-
-func (c *inside) await() {
-	const events = waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr
-	if c.end.Readiness(events) != 0 {
-		return
-	}
-	entry, woken := waiter.NewChannelEntry(events)
-	c.queue.EventRegister(&entry)
-	defer c.queue.EventUnregister(&entry)
-	if c.end.Readiness(events) == 0 {
-		<-woken
-	}
 }
 
 func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }
