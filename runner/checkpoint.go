@@ -1,6 +1,7 @@
 package runner
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"regexp"
@@ -196,7 +197,8 @@ type Event struct {
 	From    string    `json:"from,omitempty"`
 	To      string    `json:"to,omitempty"`
 
-	Network *egress.Event `json:"network,omitempty"` // of kind network
+	Network *egress.Event   `json:"network,omitempty"` // of kind network
+	Detail  json.RawMessage `json:"detail,omitempty"`  // as in AuditRecord
 }
 
 // EventOptions pick events.

@@ -268,16 +268,35 @@ type Move struct {
 type StepMove struct {
 	N        int
 	From, To StepState
+	Command  *Command // recorded with it; nil: it runs nothing, and nothing ended
 }
 
-// AuditRecord is one row of the audit trail, which only grows.
+// AuditRecord is one entry of the log that stands for one event.
 type AuditRecord struct {
-	At        time.Time `json:"at"`
-	FeatureID string    `json:"feature,omitempty"`
-	TaskID    string    `json:"task,omitempty"`
-	Step      int       `json:"step,omitempty"`
-	Event     string    `json:"event"` // submit, move, step, checkpoint, label, drop, rollback, fork, promote, pause, unpause, disk, driver
-	From      string    `json:"from,omitempty"`
-	To        string    `json:"to,omitempty"`
-	Cause     string    `json:"cause,omitempty"`
+	At        time.Time       `json:"at"`
+	FeatureID string          `json:"feature,omitempty"`
+	TaskID    string          `json:"task,omitempty"`
+	Step      int             `json:"step,omitempty"`
+	Event     string          `json:"event"` // submit, move, step, command, gate, checkpoint, label, drop, rollback, fork, promote, pause, unpause, disk, driver
+	From      string          `json:"from,omitempty"`
+	To        string          `json:"to,omitempty"`
+	Cause     string          `json:"cause,omitempty"`
+	Detail    json.RawMessage `json:"detail,omitempty"` // what else there is to say: of a command a Command, of a gate a GateRecord
+}
+
+// Command is what a step runs, when it begins, or how that ended.
+type Command struct {
+	Args     []string `json:"args,omitempty"`      // when it begins
+	Verdict  Verdict  `json:"verdict,omitempty"`   // at its end
+	ExitCode *int     `json:"exit_code,omitempty"` // likewise: its own, or 128+n after a signal; nil when it is not known
+	Signal   string   `json:"signal,omitempty"`
+}
+
+// GateRecord is what a gate said of a checkpoint.
+type GateRecord struct {
+	Gate       string       `json:"gate"`
+	Checkpoint string       `json:"checkpoint"`
+	Status     gates.Status `json:"status"`
+	Mode       gates.Mode   `json:"mode"`
+	Findings   int          `json:"findings"`
 }

@@ -31,10 +31,7 @@ var ours = rules{
 		"isolation":         {"quota"}, // plain types only
 		"isolation/seccomp": nil,
 		"isolation/native":  {"isolation", "isolation/seccomp", "quota"},
-		"isolation/egress":  {"isolation/egress/splice", "isolation/egress/tun"},
-
-		"isolation/egress/splice": nil,
-		"isolation/egress/tun":    nil,
+		"isolation/egress":  nil,
 
 		// The suite that every engine passes, and the program that tries to get out.
 		"isolation/isolationtest":         {"isolation", "isolation/isolationtest/hostile", "isolation/seccomp", "quota", "internal/leaktest", "internal/testenv"},
@@ -47,6 +44,7 @@ var ours = rules{
 			"runner/artifacts", "runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
 			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/uplink", "runner/watch"},
 		"runner/artifacts":   {"gates"}, // logs and reports that verdicts rest on
+		"runner/chain":       nil,
 		"runner/flock":       nil,
 		"runner/hostfile":    nil,
 		"runner/live":        {"isolation", "quota", "quota/disk", "runner/snapshot", "runner/watch"}, // one live sandbox
@@ -98,7 +96,7 @@ var ours = rules{
 		"database/sql":                     {"runner/store"},
 		"modernc.org/sqlite":               {"runner/store"},
 		"net/http":                         {"isolation/egress", "runner/daemon"},
-		"gvisor.dev/gvisor":                {"isolation/egress", "isolation/egress/splice"},
+		"gvisor.dev/gvisor":                {"isolation/egress"},
 		"mvdan.cc/sh":                      {"gates/command"},
 		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},

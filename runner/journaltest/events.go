@@ -117,6 +117,11 @@ func bounded(t *testing.T, j runner.Journal) {
 	}
 	list, err := j.Events(t.Context(), runner.EventOptions{Feature: f, Since: 2})
 	must(t, err)
+	trims := len(list)
+	list = slices.DeleteFunc(list, func(e runner.Event) bool { return e.Kind == "trim" })
+	if trims -= len(list); trims == 0 {
+		t.Error("nothing says that some were removed")
+	}
 	if len(list) < keep || len(list) > keep+batch || list[len(list)-1].Path != fmt.Sprintf("/workspace/%d", all-1) {
 		t.Fatalf("%d events, the last %+v", len(list), list[len(list)-1])
 	}

@@ -19,7 +19,7 @@ func (s *Store) AddCheckpoint(ctx context.Context, c runner.CheckpointRecord, mo
 	if c.Created.IsZero() {
 		c.Created = now
 	}
-	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+	return failure(s.tx(ctx, func(tx *transaction) error {
 		if err := insertCheckpoint(ctx, tx, c); err != nil {
 			return err
 		}
@@ -43,7 +43,7 @@ func (s *Store) AddCheckpoint(ctx context.Context, c runner.CheckpointRecord, mo
 }
 
 // noteCheckpoint appends to the audit trail that there is a checkpoint.
-func noteCheckpoint(ctx context.Context, tx *sql.Tx, c *runner.CheckpointRecord, now time.Time) error {
+func noteCheckpoint(ctx context.Context, tx *transaction, c *runner.CheckpointRecord, now time.Time) error {
 	a := runner.AuditRecord{At: now, FeatureID: c.FeatureID, TaskID: c.TaskID, Step: c.Step, Event: "checkpoint",
 		From: c.Parent, To: c.ID, Cause: c.Reason}
 	if err := note(ctx, tx, a); err != nil || c.Label == "" {
@@ -53,7 +53,7 @@ func noteCheckpoint(ctx context.Context, tx *sql.Tx, c *runner.CheckpointRecord,
 	return note(ctx, tx, a)
 }
 
-func insertCheckpoint(ctx context.Context, tx *sql.Tx, c runner.CheckpointRecord) error {
+func insertCheckpoint(ctx context.Context, tx *transaction, c runner.CheckpointRecord) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO checkpoints (id, feature, parent, alias_of, task, step, reason, label, created,
 			generation, added, modified, deleted, changed, bytes, digest, indexed, durable, promoted, lost, damaged)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
@@ -84,7 +84,7 @@ func (s *Store) UpdateCheckpoint(ctx context.Context, id string, u runner.Checkp
 		assign(&set, "deleted", &c.Deleted)
 		assign(&set, "changed", &c.Bytes)
 	}
-	return failure(s.tx(ctx, func(tx *sql.Tx) error { return set.run(ctx, tx, "checkpoints", id) }))
+	return failure(s.tx(ctx, func(tx *transaction) error { return set.run(ctx, tx, "checkpoints", id) }))
 }
 
 // assignments are the columns of an UPDATE. Their names are constants of this package.
@@ -100,7 +100,7 @@ func assign[T any](a *assignments, column string, v *T) {
 }
 
 // run updates one row, which must exist even when nothing is to change.
-func (a *assignments) run(ctx context.Context, tx *sql.Tx, table, id string) error {
+func (a *assignments) run(ctx context.Context, tx *transaction, table, id string) error {
 	columns := append(a.columns, "id = id") //nolint:gocritic // a is not used again
 	res, err := tx.ExecContext(ctx, "UPDATE "+table+" SET "+strings.Join(columns, ", ")+" WHERE id = ?", append(a.values, id)...)
 	if err := changed(res, err); errors.Is(err, runner.ErrStale) {
@@ -249,7 +249,7 @@ func (s *Store) each(ctx context.Context, query string, args []any, do func(scan
 
 // DropCheckpoints forgets checkpoints of a feature, all or none.
 func (s *Store) DropCheckpoints(ctx context.Context, featureID string, ids ...string) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+	return failure(s.tx(ctx, func(tx *transaction) error {
 		for _, id := range ids {
 			res, err := tx.ExecContext(ctx, "DELETE FROM checkpoints WHERE feature = ? AND id = ?", featureID, id)
 			if err := changed(res, err); errors.Is(err, runner.ErrStale) {
@@ -264,10 +264,19 @@ func (s *Store) DropCheckpoints(ctx context.Context, featureID string, ids ...st
 
 // AddVerdicts stores what gates say of a checkpoint.
 func (s *Store) AddVerdicts(ctx context.Context, checkpoint string, v []gates.Verdict) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error { return insertVerdicts(ctx, tx, checkpoint, v) }))
+	return failure(s.tx(ctx, func(tx *transaction) error { return insertVerdicts(ctx, tx, checkpoint, v) }))
 }
 
-func insertVerdicts(ctx context.Context, tx *sql.Tx, checkpoint string, list []gates.Verdict) error {
+// insertVerdicts stores verdicts, and appends them to the log as of the task that made the checkpoint.
+func insertVerdicts(ctx context.Context, tx *transaction, checkpoint string, list []gates.Verdict) error {
+	if len(list) == 0 {
+		return nil
+	}
+	a := runner.AuditRecord{At: time.Now(), Event: "gate"}
+	err := tx.QueryRowContext(ctx, "SELECT feature, task, step FROM checkpoints WHERE id = ?", checkpoint).Scan(&a.FeatureID, &a.TaskID, &a.Step)
+	if err != nil {
+		return fmt.Errorf("checkpoint %s: %w", checkpoint, err)
+	}
 	for _, v := range list {
 		body, err := json.Marshal(v)
 		if err != nil {
@@ -278,6 +287,19 @@ func insertVerdicts(ctx context.Context, tx *sql.Tx, checkpoint string, list []g
 		if err != nil {
 			return fmt.Errorf("verdict of %s on checkpoint %s: %w", v.Gate, checkpoint, err)
 		}
+		if err := noteVerdict(ctx, tx, a, &v, checkpoint); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+func noteVerdict(ctx context.Context, tx *transaction, a runner.AuditRecord, v *gates.Verdict, checkpoint string) (err error) {
+	a.From, a.To, a.Cause = v.Gate, string(v.Status), v.Reason
+	a.Detail, err = json.Marshal(runner.GateRecord{Gate: v.Gate, Checkpoint: checkpoint, Status: v.Status, Mode: v.Mode,
+		Findings: len(v.Findings) + v.Dropped})
+	if err != nil {
+		return err
+	}
+	return note(ctx, tx, a)
 }

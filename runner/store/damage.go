@@ -92,7 +92,7 @@ func (s *Store) Repair(ctx context.Context) ([]string, error) {
 	if err != nil || len(before) == 0 {
 		return nil, err
 	}
-	err = s.tx(ctx, func(tx *sql.Tx) error {
+	err = s.tx(ctx, func(tx *transaction) error {
 		for _, f := range faults {
 			if _, err := tx.ExecContext(ctx, f.repair+" WHERE "+f.broken); err != nil {
 				return fmt.Errorf("%s: %w", f.table, err)

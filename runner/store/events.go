@@ -5,177 +5,220 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
+	"unicode/utf8"
 
 	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/chain"
 )
 
-// How many rows are kept; a row more than that goes with one of the next batches.
+// Kinds of entries that stand for many events, and of which there are many.
 const (
-	keepFileEvents    = 20_000 // of each feature
-	keepNetworkEvents = 20_000 // likewise; half of them of what was let through, half of the rest
-	keepNetworkTotal  = 200_000
-	keepTimings       = 4096 // of each feature and kind
-	trimEvery         = 64
+	kindFiles   = "files"
+	kindNetwork = "network"         // what was let through
+	kindRefused = "network-refused" // what was not
 )
 
-// AddFileEvents appends to the log of files.
+// pools bound, in events, what grows by itself: of each feature, and of all. What was let through has a pool of its own, so
+// that refusals, which cost nothing to provoke, do not hide it.
+var pools = map[string]struct{ feature, total int64 }{
+	kindFiles:   {20_000, 200_000},
+	kindNetwork: {10_000, 100_000},
+	kindRefused: {10_000, 100_000},
+}
+
+// bulk are the rows of pools, in the words of their index: else SQLite would not use it.
+const bulk = "kind IN ('files', 'network', 'network-refused')"
+
+const (
+	perEntry    = 512 // events at most
+	slack       = 512 // so many more than a pool's bound make it worth while to trim
+	keepTimings = 4096
+	trimEvery   = 64
+)
+
+// fileEvent is an event in the body of an entry of kindFiles.
+type fileEvent struct {
+	Kind  string `json:"kind"`
+	Path  string `json:"path,omitempty"`  // inside
+	Bytes []byte `json:"bytes,omitempty"` // the path, when it is no UTF-8
+	Size  int64  `json:"size,omitempty"`
+	After int64  `json:"after,omitempty"` // nanoseconds after the entry's time
+}
+
+// AddFileEvents appends what happened to files to the log.
 func (s *Store) AddFileEvents(ctx context.Context, list []runner.FileEvent) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error {
-		sources := map[runner.FileEvent]int64{} // of this call: an event without time, path and size
-		perFeature, now := map[string]int{}, time.Now()
-		for _, e := range list {
-			if e.At.IsZero() {
-				e.At = now
-			}
-			source, err := eventSource(ctx, tx, e, sources)
-			if err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(ctx, "INSERT INTO file_events (seq, source, at, path, size) VALUES ("+nextSeq+", ?, ?, ?, ?)",
-				source, e.At.UnixNano(), []byte(e.Path), e.Size)
-			if err != nil {
-				return err
-			}
-			perFeature[e.FeatureID]++
+	list = slices.Clone(list)
+	now := time.Now()
+	for i := range list {
+		if list[i].At.IsZero() {
+			list[i].At = now
 		}
-		for feature, n := range perFeature {
-			if err := trimEvents(ctx, tx, feature, n); err != nil {
+	}
+	return failure(s.tx(ctx, func(tx *transaction) error {
+		features, err := addFiles(tx, list)
+		if err != nil {
+			return err
+		}
+		for f := range features {
+			if err := known(ctx, tx, f); err != nil {
 				return err
 			}
 		}
-		return nil
+		return trim(ctx, tx, features, kindFiles)
 	}))
 }
 
-// eventSource returns the row that holds what e shares with others.
-func eventSource(ctx context.Context, tx *sql.Tx, e runner.FileEvent, known map[runner.FileEvent]int64) (int64, error) {
-	shared := runner.FileEvent{FeatureID: e.FeatureID, TaskID: e.TaskID, Step: e.Step, Stack: e.Stack, Kind: e.Kind}
-	if id, ok := known[shared]; ok {
-		return id, nil
+func known(ctx context.Context, tx *transaction, feature string) (err error) {
+	var one int
+	return tx.QueryRowContext(ctx, "SELECT 1 FROM features WHERE id = ?", feature).Scan(&one)
+}
+
+// addFiles makes entries of runs of events that are of the same step, and says how many events are of which feature.
+func addFiles(tx *transaction, list []runner.FileEvent) (features map[string]int64, err error) {
+	features = map[string]int64{}
+	same := func(a, b *runner.FileEvent) bool {
+		return a.FeatureID == b.FeatureID && a.TaskID == b.TaskID && a.Step == b.Step
 	}
-	args := []any{e.FeatureID, e.TaskID, e.Step, e.Stack, e.Kind}
-	var id int64
-	err := tx.QueryRowContext(ctx, "SELECT id FROM event_sources WHERE feature = ? AND task = ? AND step = ? AND stack = ? AND kind = ?", args...).Scan(&id)
-	if errors.Is(err, sql.ErrNoRows) {
-		var res sql.Result
-		if res, err = tx.ExecContext(ctx, "INSERT INTO event_sources (feature, task, step, stack, kind) VALUES (?, ?, ?, ?, ?)", args...); err == nil {
-			id, err = res.LastInsertId()
+	for run := range runs(list, same) {
+		first := &run[0]
+		body := make([]fileEvent, len(run))
+		for i := range run {
+			e := &run[i]
+			body[i] = fileEvent{Kind: e.Kind, Path: insidePath(e.Stack, e.Path), Size: e.Size, After: int64(e.At.Sub(first.At))}
+			if !utf8.ValidString(e.Path) {
+				body[i].Path, body[i].Bytes = "", []byte(body[i].Path)
+			}
+		}
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		features[first.FeatureID] += int64(len(run))
+		tx.add(chain.Entry{Count: int64(len(run)), At: first.At, Feature: first.FeatureID, Task: first.TaskID, Step: first.Step, Kind: kindFiles, Body: text})
+	}
+	return features, nil
+}
+
+// runs are the stretches of a list whose elements are alike, of at most perEntry.
+func runs[T any](list []T, same func(a, b *T) bool) func(yield func([]T) bool) {
+	return func(yield func([]T) bool) {
+		for len(list) > 0 {
+			n := 1
+			for n < min(len(list), perEntry) && same(&list[0], &list[n]) {
+				n++
+			}
+			if !yield(list[:n]) {
+				return
+			}
+			list = list[n:]
 		}
 	}
-	if err == nil {
-		known[shared] = id
-	}
-	return id, err
 }
 
-// trimEvents deletes a feature's oldest rows. It counts them when n new ones may have crossed a boundary, not each time.
-func trimEvents(ctx context.Context, tx *sql.Tx, feature string, n int) error {
-	var last int64
-	if err := tx.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'file_events'").Scan(&last); err != nil {
-		return err
-	}
-	if last/trimEvery == (last-int64(n))/trimEvery {
-		return nil
-	}
-	var rows int
-	const of = "source IN (SELECT id FROM event_sources WHERE feature = ?)"
-	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM file_events WHERE "+of, feature).Scan(&rows); err != nil || rows <= keepFileEvents {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "DELETE FROM file_events WHERE seq IN (SELECT seq FROM file_events WHERE "+of+" ORDER BY seq LIMIT ?)",
-		feature, rows-keepFileEvents); err != nil {
-		return err
-	}
-	_, err := tx.ExecContext(ctx, `DELETE FROM event_sources WHERE feature = ?
-		AND NOT EXISTS (SELECT 1 FROM file_events WHERE source = event_sources.id)`, feature)
-	return err
-}
-
-// AddNetworkEvents appends to the log of the network.
+// AddNetworkEvents appends what was wanted of the network to the log.
 func (s *Store) AddNetworkEvents(ctx context.Context, list []runner.NetworkEvent) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error {
-		features := map[string]bool{}
-		for _, e := range list {
-			body, err := json.Marshal(e.Event)
-			if err != nil {
-				return err
-			}
-			if _, err = tx.ExecContext(ctx, "INSERT INTO network_events (seq, at, feature, task, step, body) VALUES ("+nextSeq+", ?, ?, ?, ?, ?)",
-				e.Event.At.UnixNano(), e.FeatureID, e.TaskID, e.Step, string(body)); err != nil {
-				return err
-			}
-			features[e.FeatureID] = true
+	return failure(s.tx(ctx, func(tx *transaction) error {
+		features, err := addNetwork(tx, list)
+		if err != nil {
+			return err
 		}
-		for feature := range features {
-			if err := trimNetwork(ctx, tx, feature); err != nil {
-				return err
-			}
-		}
-		return trimLargest(ctx, tx)
+		return trim(ctx, tx, features, kindNetwork, kindRefused)
 	}))
 }
 
-// trimNetwork deletes a feature's oldest rows. Of what was let through it keeps half of all, so that refusals, which cost
-// nothing to provoke, do not hide it.
-func trimNetwork(ctx context.Context, tx *sql.Tx, feature string) error {
-	var rows int
-	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM network_events WHERE feature = ?", feature).Scan(&rows)
-	if err != nil || rows <= keepNetworkEvents {
-		return err
+// addNetwork makes entries of runs of events that are of the same step and pool.
+func addNetwork(tx *transaction, list []runner.NetworkEvent) (features map[string]int64, err error) {
+	features = map[string]int64{}
+	same := func(a, b *runner.NetworkEvent) bool {
+		return a.FeatureID == b.FeatureID && a.TaskID == b.TaskID && a.Step == b.Step && pool(a) == pool(b)
 	}
-	_, err = tx.ExecContext(ctx, `DELETE FROM network_events WHERE seq IN (SELECT seq FROM (SELECT seq, row_number() OVER
-		(PARTITION BY body ->> '$.verdict' IN (?, ?) ORDER BY seq DESC) AS n FROM network_events WHERE feature = ?) WHERE n > ?)`,
-		egress.VerdictAllowed, egress.VerdictCut, feature, keepNetworkEvents/2)
-	return err
+	for run := range runs(list, same) {
+		first := &run[0]
+		body := make([]*egress.Event, len(run))
+		for i := range run {
+			body[i] = &run[i].Event
+		}
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		features[first.FeatureID] += int64(len(run))
+		tx.add(chain.Entry{Count: int64(len(run)), At: first.Event.At, Feature: first.FeatureID, Task: first.TaskID, Step: first.Step, Kind: pool(first), Body: text})
+	}
+	return features, nil
 }
 
-// trimLargest keeps the total, at the cost of the feature that has most of it: nobody has others forgotten.
-func trimLargest(ctx context.Context, tx *sql.Tx) error {
-	var rows int
-	err := tx.QueryRowContext(ctx, "SELECT count(*) FROM network_events").Scan(&rows)
-	if err != nil || rows <= keepNetworkTotal {
-		return err
+func pool(e *runner.NetworkEvent) string {
+	if v := e.Event.Verdict; v == egress.VerdictAllowed || v == egress.VerdictCut {
+		return kindNetwork
 	}
-	_, err = tx.ExecContext(ctx, `DELETE FROM network_events WHERE seq IN (SELECT seq FROM network_events WHERE feature =
-		(SELECT feature FROM network_events GROUP BY feature ORDER BY count(*) DESC LIMIT 1) ORDER BY seq LIMIT ?)`, rows-keepNetworkTotal)
-	return err
+	return kindRefused
 }
 
-// Events is the audit trail and the logs of files and of the network, by seq.
+// Events is the log, event by event.
 func (s *Store) Events(ctx context.Context, o runner.EventOptions) (list []runner.Event, err error) {
 	limit := -1 // none
 	if o.Limit > 0 {
-		limit = o.Limit
+		limit = o.Limit // entries: each has at least one event after Since
 	}
-	err = s.each(ctx, `SELECT seq, at, feature, task, step, event AS kind, '' AS stack, x'' AS path, 0 AS size, cause, old, new, '' AS body FROM audit
-			WHERE ?5 = 0 AND seq > ?1 AND (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3)
-		UNION ALL SELECT e.seq, e.at, s.feature, s.task, s.step, s.kind, s.stack, e.path, e.size, '', '', '', ''
-			FROM file_events e JOIN event_sources s ON s.id = e.source
-			WHERE ?5 = 0 AND e.seq > ?1 AND (?2 = '' OR s.feature = ?2) AND (?3 = '' OR s.task = ?3)
-		UNION ALL SELECT seq, at, feature, task, step, 'network', '', x'', 0, '', '', '', body FROM network_events
-			WHERE seq > ?1 AND (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3)
-		ORDER BY 1 LIMIT ?4`, []any{o.Since, o.Feature, o.Task, limit, o.Network}, func(r scanner) error {
-		var e runner.Event
-		var at int64
-		var path, body []byte
-		var stack string
-		if err := r.Scan(&e.Seq, &at, &e.Feature, &e.TaskID, &e.Step, &e.Kind, &stack, &path, &e.Size, &e.Cause, &e.From, &e.To, &body); err != nil {
-			return err
-		}
-		if len(body) > 0 {
-			if err := json.Unmarshal(body, &e.Network); err != nil {
-				return err
+	where := ""
+	if o.Network {
+		where = " AND kind <> '" + kindFiles + "' AND " + bulk
+	}
+	err = s.each(ctx, `SELECT seq, count, at, feature, task, step, kind, body, hash FROM log
+		WHERE seq > ?1 AND (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3)`+where+" ORDER BY seq LIMIT ?4",
+		[]any{o.Since, o.Feature, o.Task, limit}, func(r scanner) error {
+			entry, err := scanEntry(r)
+			for _, e := range eventsOf(&entry) {
+				if e.Seq > o.Since {
+					list = append(list, e)
+				}
 			}
-		}
-		e.At = time.Unix(0, at)
-		e.Path = insidePath(stack, string(path))
-		list = append(list, e)
-		return nil
-	})
+			return err
+		})
+	if o.Limit > 0 && len(list) > o.Limit {
+		list = list[:o.Limit]
+	}
 	return list, failure(err)
+}
+
+// eventsOf are the events that an entry stands for. One that is damaged is one event that says so.
+func eventsOf(e *chain.Entry) (list []runner.Event) {
+	event := runner.Event{Seq: e.Seq - e.Count + 1, At: e.At, Feature: e.Feature, TaskID: e.Task, Step: e.Step, Kind: e.Kind}
+	var err error
+	switch e.Kind {
+	case kindFiles:
+		var body []fileEvent
+		err = json.Unmarshal(e.Body, &body)
+		for _, f := range body {
+			event.At, event.Kind, event.Path, event.Size = e.At.Add(time.Duration(f.After)), f.Kind, f.Path+string(f.Bytes), f.Size
+			list = append(list, event)
+			event.Seq++
+		}
+	case kindNetwork, kindRefused:
+		var body []egress.Event
+		err = json.Unmarshal(e.Body, &body)
+		for i := range body {
+			event.Kind, event.At, event.Network = kindNetwork, body[i].At, &body[i]
+			list = append(list, event)
+			event.Seq++
+		}
+	default:
+		var body record
+		err = json.Unmarshal(e.Body, &body)
+		event.Seq = e.Seq
+		event.From, event.To, event.Cause, event.Detail = body.From, body.To, body.Cause, body.Detail
+		list = append(list, event)
+	}
+	if err != nil {
+		event.Seq, event.Cause = e.Seq, "its entry in the log is damaged: "+err.Error()
+		return []runner.Event{event}
+	}
+	return list
 }
 
 // insidePath says where a path of a stack is inside.
@@ -190,12 +233,100 @@ func insidePath(stack, path string) string {
 	}
 }
 
+// trim removes the oldest entries of pools that have too many events, of features to which events were added, and has the
+// log say so. It counts them when so many new ones may have come, not each time.
+func trim(ctx context.Context, tx *transaction, features map[string]int64, kinds ...string) error {
+	if err := tx.append(ctx); err != nil || len(features) == 0 {
+		return err
+	}
+	added := int64(0)
+	for _, n := range features {
+		added += n
+	}
+	if last := tx.head.Seq; last/slack == (last-added)/slack {
+		return nil
+	}
+	for _, kind := range kinds {
+		for feature := range features {
+			if err := trimFeature(ctx, tx, kind, feature); err != nil {
+				return err
+			}
+		}
+		if err := trimLargest(ctx, tx, kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func trimFeature(ctx context.Context, tx *transaction, kind, feature string) error {
+	var have int64
+	err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(count), 0) FROM log WHERE kind = ? AND feature = ? AND "+bulk, kind, feature).Scan(&have)
+	if keep := pools[kind].feature; err == nil && have > keep+slack {
+		err = keepNewest(ctx, tx, kind, feature, keep)
+	}
+	return err
+}
+
+// trimLargest keeps the total, at the cost of the feature that has most of it: nobody has others forgotten.
+func trimLargest(ctx context.Context, tx *transaction, kind string) error {
+	var total, most int64
+	var feature string
+	err := tx.QueryRowContext(ctx, "SELECT feature, sum(count) AS n, sum(sum(count)) OVER () FROM log WHERE kind = ? AND "+bulk+
+		" GROUP BY feature ORDER BY n DESC LIMIT 1", kind).Scan(&feature, &most, &total)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if over := total - pools[kind].total; err == nil && over > slack {
+		err = keepNewest(ctx, tx, kind, feature, max(0, most-over))
+	}
+	return err
+}
+
+// keepNewest removes a feature's oldest entries of a kind, of which at least keep events stay.
+func keepNewest(ctx context.Context, tx *transaction, kind, feature string, keep int64) error {
+	gaps := chain.Gaps{Of: kind}
+	rows, err := tx.QueryContext(ctx, `SELECT l.seq, l.count, l.hash FROM log l JOIN (SELECT seq, sum(count) OVER (ORDER BY seq DESC) - count AS newer
+		FROM log WHERE kind = ?1 AND feature = ?2 AND `+bulk+`) o ON o.seq = l.seq WHERE o.newer >= ?3 ORDER BY l.seq`, kind, feature, keep)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var g chain.Gap
+		var count int64
+		var hash []byte
+		if err := rows.Scan(&g.Last, &count, &hash); err != nil {
+			return err
+		}
+		copy(g.Hash[:], hash)
+		g.First = g.Last - count + 1
+		gaps.Add(g)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(gaps.Gaps) == 0 {
+		return err
+	}
+	detail, err := json.Marshal(gaps)
+	if err != nil {
+		return err
+	}
+	a := runner.AuditRecord{At: time.Now(), FeatureID: feature, Event: chain.KindTrim, From: kind, Cause: fmt.Sprintf("%d events, the oldest", gaps.Events), Detail: detail}
+	if err := note(ctx, tx, a); err != nil {
+		return err
+	}
+	if err := tx.append(ctx); err != nil { // which the trigger wants before anything goes
+		return err
+	}
+	_, err = tx.ExecContext(ctx, "DELETE FROM log WHERE kind = ? AND feature = ? AND seq <= ? AND "+bulk, kind, feature, gaps.Gaps[len(gaps.Gaps)-1].Last)
+	return err
+}
+
 // AddTiming appends one.
 func (s *Store) AddTiming(ctx context.Context, t runner.Timing) error {
 	if t.At.IsZero() {
 		t.At = time.Now()
 	}
-	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+	return failure(s.tx(ctx, func(tx *transaction) error {
 		res, err := tx.ExecContext(ctx, "INSERT INTO timings (feature, kind, at, ns) VALUES (?, ?, ?, ?)",
 			t.FeatureID, t.Kind, t.At.UnixNano(), int64(t.Took))
 		if err != nil {
@@ -229,7 +360,7 @@ func (s *Store) Timings(ctx context.Context, featureID string) (list []runner.Ti
 
 // Compact makes the files small: what is unused goes, and the log is written back.
 func (s *Store) Compact(ctx context.Context) error {
-	err := s.tx(ctx, func(tx *sql.Tx) error {
+	err := s.tx(ctx, func(tx *transaction) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM profiles WHERE id NOT IN (SELECT profile_id FROM tasks WHERE profile_id IS NOT NULL
 			UNION SELECT profile_id FROM features WHERE profile_id IS NOT NULL)`)
 		return err

@@ -14,7 +14,7 @@ import (
 // Fork records a feature in the lineage of another. It gets an index of its own, which it does not use.
 func (s *Store) Fork(ctx context.Context, f runner.FeatureRecord, from string) (got runner.FeatureRecord, err error) {
 	now := time.Now()
-	err = s.tx(ctx, func(tx *sql.Tx) error {
+	err = s.tx(ctx, func(tx *transaction) error {
 		parent, err := selectFeature(ctx, tx, "f.id = ?", from)
 		if err != nil {
 			return fmt.Errorf("feature %s: %w", from, err)
@@ -60,7 +60,7 @@ func policy(ctx context.Context, q querier, featureID string) (body json.RawMess
 
 // Restore records a feature again.
 func (s *Store) Restore(ctx context.Context, f runner.FeatureRecord) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+	return failure(s.tx(ctx, func(tx *transaction) error {
 		index := &f.Index
 		if f.Lineage != "" {
 			index = nil
@@ -99,7 +99,7 @@ func (s *Store) UpdateFeature(ctx context.Context, id string, u runner.FeatureUp
 	assign(&set, "inodes", (*int64)(u.Inodes))
 	assign(&set, "mechanism", u.Mechanism)
 	assign(&set, "driver", u.Driver)
-	return failure(s.tx(ctx, func(tx *sql.Tx) error { return set.run(ctx, tx, "features", id) }))
+	return failure(s.tx(ctx, func(tx *transaction) error { return set.run(ctx, tx, "features", id) }))
 }
 
 // keysLast is how long an idempotency key is remembered.
@@ -107,7 +107,7 @@ const keysLast = 30 * 24 * time.Hour
 
 // Claim gives an idempotency key to id, unless somebody has it.
 func (s *Store) Claim(ctx context.Context, key, digest, id string) (existing string, err error) {
-	err = s.tx(ctx, func(tx *sql.Tx) error {
+	err = s.tx(ctx, func(tx *transaction) error {
 		existing, err = claim(ctx, tx, claimant{key, digest, id}, time.Now())
 		return err
 	})
@@ -117,7 +117,7 @@ func (s *Store) Claim(ctx context.Context, key, digest, id string) (existing str
 // claimant asks for a key.
 type claimant struct{ key, digest, id string }
 
-func claim(ctx context.Context, tx *sql.Tx, c claimant, now time.Time) (existing string, err error) {
+func claim(ctx context.Context, tx *transaction, c claimant, now time.Time) (existing string, err error) {
 	var digest string
 	err = tx.QueryRowContext(ctx, "SELECT digest, id FROM idempotency WHERE key = ?", c.key).Scan(&digest, &existing)
 	switch {
@@ -136,7 +136,7 @@ func claim(ctx context.Context, tx *sql.Tx, c claimant, now time.Time) (existing
 }
 
 // claimFor claims a submission's key for its task.
-func claimFor(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now time.Time) error {
+func claimFor(ctx context.Context, tx *transaction, sub *runner.Submission, now time.Time) error {
 	if sub.Key == "" {
 		return nil
 	}

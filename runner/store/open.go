@@ -1,3 +1,13 @@
+// Package store keeps a supervisor's journal in SQLite: features, tasks, steps and the audit trail.
+//
+// Many processes share one file. It is in WAL mode, has one connection per process, and begins every writing
+// transaction with BEGIN IMMEDIATE, so that a lock is waited for (10 s) and never upgraded. A transition is one
+// transaction that compares the old state, writes the new one and appends the audit row; what runner.Transitions
+// does not name is refused by a trigger, whoever asks. SQLite calls for durability at checkpoints only
+// (synchronous=NORMAL): a power cut may lose the newest transitions, never the order or the integrity.
+//
+// A new file is made under a temporary name and renamed, so that nobody sees a half-made one. A file of a newer
+// version is refused; an older one is migrated under a lock.
 package store
 
 import (
@@ -7,25 +17,21 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/chain"
 	"github.com/caisson-dev/caisson/runner/flock"
 )
 
 //go:embed migrations/*.sql
 var migrations embed.FS
-
-// version is the newest schema; migration n leads from version n-1 to n.
-const version = 5
 
 // pragmas of every connection. WAL mode is a property of the file and set once, when it is made.
 //
@@ -137,7 +143,10 @@ func create(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	err = s.migrate(ctx, 0)
+	heads, err := Heads(headsOf(path))
+	if err == nil {
+		err = s.migrate(ctx, 0, heads...)
+	}
 	if err := errors.Join(err, s.db.Close()); err != nil { // closing writes the log back into the file
 		return errors.Join(err, removeAll(tmp))
 	}
@@ -195,54 +204,9 @@ func (s *Store) check(ctx context.Context, path string) error {
 	return s.migrate(ctx, have)
 }
 
-type querier interface {
-	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
-}
-
-func userVersion(ctx context.Context, q querier) (v int, err error) {
-	err = q.QueryRowContext(ctx, "PRAGMA user_version").Scan(&v)
-	return v, err
-}
-
-// migrate leads from version have to the newest, all or nothing, and copies the state machines in.
-func (s *Store) migrate(ctx context.Context, have int) error {
-	return s.tx(ctx, func(tx *sql.Tx) error {
-		for n := have + 1; n <= version; n++ {
-			text, err := migrations.ReadFile(fmt.Sprintf("migrations/%03d.sql", n))
-			if err != nil {
-				return err
-			}
-			if _, err := tx.ExecContext(ctx, string(text)); err != nil {
-				return fmt.Errorf("migration %d: %w", n, err)
-			}
-		}
-		if err := machines(ctx, tx); err != nil {
-			return err
-		}
-		_, err := tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", version))
-		return err
-	})
-}
-
-func machines(ctx context.Context, tx *sql.Tx) error {
-	var rows []string
-	for _, old := range slices.Sorted(maps.Keys(runner.Transitions)) {
-		for _, next := range runner.Transitions[old] {
-			rows = append(rows, fmt.Sprintf("('task', '%s', '%s')", old, next))
-		}
-	}
-	for _, old := range slices.Sorted(maps.Keys(runner.StepTransitions)) {
-		for _, next := range runner.StepTransitions[old] {
-			rows = append(rows, fmt.Sprintf("('step', '%s', '%s')", old, next))
-		}
-	}
-	_, err := tx.ExecContext(ctx, "INSERT OR IGNORE INTO transitions VALUES "+strings.Join(rows, ", "))
-	return err
-}
-
 // tx writes. Of many processes the one that has waited longest comes first: SQLite itself would look again after sleeps that
 // grow to 100 ms, and some would never get their turn.
-func (s *Store) tx(ctx context.Context, do func(*sql.Tx) error) error {
+func (s *Store) tx(ctx context.Context, do func(*transaction) error) error {
 	if s.path != "" {
 		waiting, cancel := context.WithTimeoutCause(ctx, patience, errWriter)
 		l, err := flock.Acquire(waiting, s.path+".writer")
@@ -252,12 +216,22 @@ func (s *Store) tx(ctx context.Context, do func(*sql.Tx) error) error {
 		}
 		defer func() { _ = l.Release() }()
 	}
-	tx, err := s.db.BeginTx(ctx, nil)
+	begun, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	if err := do(tx); err != nil {
+	tx := &transaction{Tx: begun}
+	if err = do(tx); err == nil {
+		err = tx.append(ctx)
+	}
+	if err != nil {
 		return errors.Join(err, tx.Rollback())
 	}
-	return tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	if s.path != "" && tx.head != nil {
+		_ = chain.AppendHead(headsOf(s.path), *tx.head) // what was recorded is; a head that lags vouches for less
+	}
+	return nil
 }

@@ -248,29 +248,16 @@ func (s *Store) scanTasks(ctx context.Context, where string, args ...any) (list 
 	return list, rows.Err()
 }
 
-// Audit lists the trail, oldest first.
+// Audit lists what the log says besides files and the network, oldest first.
 func (s *Store) Audit(ctx context.Context, featureID string) (list []runner.AuditRecord, err error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT at, feature, task, step, event, old, new, cause FROM audit
-		WHERE ?1 = '' OR feature = ?1 ORDER BY seq`, featureID)
-	if err != nil {
-		return nil, failure(err)
-	}
-	defer func() { err = failure(errors.Join(err, rows.Close())) }()
-	for rows.Next() {
-		var a runner.AuditRecord
-		if err := scanAudit(rows, &a); err != nil {
-			return nil, err
+	err = s.each(ctx, `SELECT seq, count, at, feature, task, step, kind, body, hash FROM log
+		WHERE (?1 = '' OR feature = ?1) AND NOT (`+bulk+") ORDER BY seq", []any{featureID}, func(r scanner) error {
+		entry, err := scanEntry(r)
+		for _, e := range eventsOf(&entry) {
+			list = append(list, runner.AuditRecord{At: e.At, FeatureID: e.Feature, TaskID: e.TaskID, Step: e.Step, Event: e.Kind,
+				From: e.From, To: e.To, Cause: e.Cause, Detail: e.Detail})
 		}
-		list = append(list, a)
-	}
-	return list, rows.Err()
-}
-
-func scanAudit(r scanner, a *runner.AuditRecord) error {
-	var at int64
-	if err := r.Scan(&at, &a.FeatureID, &a.TaskID, &a.Step, &a.Event, &a.From, &a.To, &a.Cause); err != nil {
 		return err
-	}
-	a.At = time.Unix(0, at)
-	return nil
+	})
+	return list, failure(err)
 }

@@ -15,7 +15,7 @@ import (
 // Submit records a task, and a new feature.
 func (s *Store) Submit(ctx context.Context, sub runner.Submission) (f runner.FeatureRecord, err error) {
 	now := time.Now()
-	err = s.tx(ctx, func(tx *sql.Tx) error {
+	err = s.tx(ctx, func(tx *transaction) error {
 		if sub.NewFeature {
 			err = insertFeature(ctx, tx, &sub.Feature, nil, now)
 		} else {
@@ -43,7 +43,7 @@ const lowest = `CASE WHEN NOT EXISTS (SELECT 1 FROM features WHERE idx = 0) THEN
 	(SELECT min(a.idx) + 1 FROM features a WHERE NOT EXISTS (SELECT 1 FROM features b WHERE b.idx = a.idx + 1)) END`
 
 // insertFeature records a feature made at a time, with an index or, for nil, the lowest that is free.
-func insertFeature(ctx context.Context, tx *sql.Tx, f *runner.FeatureRecord, index *int, at time.Time) error {
+func insertFeature(ctx context.Context, tx *transaction, f *runner.FeatureRecord, index *int, at time.Time) error {
 	labels, err := json.Marshal(f.Labels)
 	if err != nil {
 		return err
@@ -60,12 +60,12 @@ func insertFeature(ctx context.Context, tx *sql.Tx, f *runner.FeatureRecord, ind
 	return err
 }
 
-func alive(ctx context.Context, tx *sql.Tx, id string) error {
+func alive(ctx context.Context, tx *transaction, id string) error {
 	var one int
 	return tx.QueryRowContext(ctx, "SELECT 1 FROM features WHERE id = ? AND retired = 0", id).Scan(&one)
 }
 
-func room(ctx context.Context, tx *sql.Tx, sub *runner.Submission) error {
+func room(ctx context.Context, tx *transaction, sub *runner.Submission) error {
 	if sub.Admitted {
 		return nil
 	}
@@ -77,7 +77,7 @@ func room(ctx context.Context, tx *sql.Tx, sub *runner.Submission) error {
 	return err
 }
 
-func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now time.Time) error {
+func insertTask(ctx context.Context, tx *transaction, sub *runner.Submission, now time.Time) error {
 	t := &sub.Task
 	profile, err := insertProfile(ctx, tx, t.Profile)
 	if err != nil {
@@ -107,7 +107,7 @@ func insertTask(ctx context.Context, tx *sql.Tx, sub *runner.Submission, now tim
 }
 
 // insertProfile returns the row that holds a profile; none for nil. Most tasks have the same one.
-func insertProfile(ctx context.Context, tx *sql.Tx, body json.RawMessage) (id sql.NullInt64, err error) {
+func insertProfile(ctx context.Context, tx *transaction, body json.RawMessage) (id sql.NullInt64, err error) {
 	if body == nil {
 		return id, nil
 	}
@@ -127,10 +127,10 @@ func insertProfile(ctx context.Context, tx *sql.Tx, body json.RawMessage) (id sq
 
 // Move is one transition, or several in one transaction.
 func (s *Store) Move(ctx context.Context, moves ...runner.Move) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error { return moveAll(ctx, tx, moves, time.Now()) }))
+	return failure(s.tx(ctx, func(tx *transaction) error { return moveAll(ctx, tx, moves, time.Now()) }))
 }
 
-func moveAll(ctx context.Context, tx *sql.Tx, moves []runner.Move, now time.Time) error {
+func moveAll(ctx context.Context, tx *transaction, moves []runner.Move, now time.Time) error {
 	for _, m := range moves {
 		if err := move(ctx, tx, m, now); err != nil {
 			return err
@@ -139,7 +139,7 @@ func moveAll(ctx context.Context, tx *sql.Tx, moves []runner.Move, now time.Time
 	return nil
 }
 
-func move(ctx context.Context, tx *sql.Tx, m runner.Move, now time.Time) error {
+func move(ctx context.Context, tx *transaction, m runner.Move, now time.Time) error {
 	a := runner.AuditRecord{At: now, TaskID: m.TaskID, Cause: m.Cause}
 	var err error
 	if m.From == m.To && m.Step != nil {
@@ -156,7 +156,7 @@ func move(ctx context.Context, tx *sql.Tx, m runner.Move, now time.Time) error {
 	return err
 }
 
-func moveTask(ctx context.Context, tx *sql.Tx, m runner.Move, a runner.AuditRecord) (feature string, err error) {
+func moveTask(ctx context.Context, tx *transaction, m runner.Move, a runner.AuditRecord) (feature string, err error) {
 	err = tx.QueryRowContext(ctx, `UPDATE tasks SET state = ?, updated = ?, result = coalesce(?, result)
 		WHERE id = ? AND state = ? RETURNING feature`,
 		string(m.To), a.At.UnixNano(), nullable(m.Result), m.TaskID, string(m.From)).Scan(&feature)
@@ -170,18 +170,25 @@ func moveTask(ctx context.Context, tx *sql.Tx, m runner.Move, a runner.AuditReco
 	return feature, note(ctx, tx, a)
 }
 
-func moveStep(ctx context.Context, tx *sql.Tx, task string, m *runner.StepMove, a runner.AuditRecord) error {
+func moveStep(ctx context.Context, tx *transaction, task string, m *runner.StepMove, a runner.AuditRecord) error {
 	res, err := tx.ExecContext(ctx, "UPDATE steps SET state = ? WHERE task = ? AND n = ? AND state = ?",
 		string(m.To), task, m.N, string(m.From))
 	if err := changed(res, err); err != nil {
 		return fmt.Errorf("step %d of task %s, %s to %s: %w", m.N, task, m.From, m.To, err)
 	}
 	a.Event, a.Step, a.From, a.To = "step", m.N, string(m.From), string(m.To)
+	if err := note(ctx, tx, a); err != nil || m.Command == nil {
+		return err
+	}
+	a.Event = "command"
+	if a.Detail, err = json.Marshal(m.Command); err != nil {
+		return err
+	}
 	return note(ctx, tx, a)
 }
 
 // compare makes sure that a task is in a state, and returns its feature.
-func compare(ctx context.Context, tx *sql.Tx, task string, want runner.State) (feature string, err error) {
+func compare(ctx context.Context, tx *transaction, task string, want runner.State) (feature string, err error) {
 	var have string
 	err = tx.QueryRowContext(ctx, "SELECT feature, state FROM tasks WHERE id = ?", task).Scan(&feature, &have)
 	if err == nil && have != string(want) {
@@ -204,24 +211,24 @@ func changed(res sql.Result, err error) error {
 
 // Promoting notes a promotion outside of any task.
 func (s *Store) Promoting(ctx context.Context, id string, on bool) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error {
+	return failure(s.tx(ctx, func(tx *transaction) error {
 		return update(ctx, tx, id, "UPDATE features SET promoting = ? WHERE id = ?", on, id)
 	}))
 }
 
 // Retire marks a feature as being removed.
 func (s *Store) Retire(ctx context.Context, id string) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error { return retire(ctx, tx, id, time.Now()) }))
+	return failure(s.tx(ctx, func(tx *transaction) error { return retire(ctx, tx, id, time.Now()) }))
 }
 
-func retire(ctx context.Context, tx *sql.Tx, id string, now time.Time) error {
+func retire(ctx context.Context, tx *transaction, id string, now time.Time) error {
 	if err := update(ctx, tx, id, "UPDATE features SET retired = 1 WHERE id = ?", id); err != nil {
 		return err
 	}
 	return note(ctx, tx, runner.AuditRecord{At: now, FeatureID: id, Event: "remove"})
 }
 
-func update(ctx context.Context, tx *sql.Tx, id, query string, args ...any) error {
+func update(ctx context.Context, tx *transaction, id, query string, args ...any) error {
 	res, err := tx.ExecContext(ctx, query, args...)
 	if err := changed(res, err); errors.Is(err, runner.ErrStale) {
 		return fmt.Errorf("feature %s: %w", id, runner.ErrNotFound)
@@ -233,12 +240,12 @@ func update(ctx context.Context, tx *sql.Tx, id, query string, args ...any) erro
 
 // Forget deletes a feature and its tasks.
 func (s *Store) Forget(ctx context.Context, id string) error {
-	return failure(s.tx(ctx, func(tx *sql.Tx) error { return forget(ctx, tx, id) }))
+	return failure(s.tx(ctx, func(tx *transaction) error { return forget(ctx, tx, id) }))
 }
 
 // forget deletes a feature; the results of its tasks stay with their keys. When others of its lineage live on, one of them inherits the index: it must not be given to
 // anybody else while their files have its ids.
-func forget(ctx context.Context, tx *sql.Tx, id string) error {
+func forget(ctx context.Context, tx *transaction, id string) error {
 	if _, err := tx.ExecContext(ctx, `UPDATE idempotency SET result = (SELECT result FROM tasks t WHERE t.id = idempotency.id)
 		WHERE id IN (SELECT id FROM tasks WHERE feature = ?)`, id); err != nil {
 		return err
@@ -256,24 +263,6 @@ func forget(ctx context.Context, tx *sql.Tx, id string) error {
 	if err == nil {
 		_, err = tx.ExecContext(ctx, "UPDATE features SET lineage = ? WHERE lineage = ?", heir.String, id)
 	}
-	return err
-}
-
-// nextSeq is the next number of the one sequence that the audit trail and the logs of files and of the network share; SQLite remembers the
-// largest that each of them has had, of deleted rows too.
-const nextSeq = "(SELECT max(seq) + 1 FROM sqlite_sequence WHERE name IN ('audit', 'file_events', 'network_events'))"
-
-// Note appends an audit row.
-func (s *Store) Note(ctx context.Context, a runner.AuditRecord) error {
-	if a.At.IsZero() {
-		a.At = time.Now()
-	}
-	return failure(s.tx(ctx, func(tx *sql.Tx) error { return note(ctx, tx, a) }))
-}
-
-func note(ctx context.Context, tx *sql.Tx, a runner.AuditRecord) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO audit (seq, at, feature, task, step, event, old, new, cause)
-		VALUES (`+nextSeq+`, ?, ?, ?, ?, ?, ?, ?, ?)`, a.At.UnixNano(), a.FeatureID, a.TaskID, a.Step, a.Event, a.From, a.To, a.Cause)
 	return err
 }
 

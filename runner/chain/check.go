@@ -1,0 +1,184 @@
+package chain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Problem is one thing that is wrong with a log.
+type Problem struct {
+	Seq  int64  `json:"seq"`            // of the entry, or of the first event that is missing
+	Task string `json:"task,omitempty"` // whose entry it is, where that is known
+	What string `json:"what"`
+}
+
+// Report is what a Checker has found.
+type Report struct {
+	Whole    bool      `json:"whole"`
+	Entries  int64     `json:"entries"`
+	Events   int64     `json:"events"` // that they stand for
+	Tasks    int       `json:"tasks"`
+	Trimmed  int64     `json:"trimmed"` // events whose entries were removed, and announced as such
+	Heads    int       `json:"heads"`   // how many were compared
+	Head     *Head     `json:"head"`    // the newest entry that is never removed, to be kept elsewhere; null for an empty log
+	Problems []Problem `json:"problems"`
+}
+
+// maxProblems bounds a report: a log that was written anew differs everywhere.
+const maxProblems = 100
+
+// Checker checks a log from its first entry to its last, and its heads. The zero value with Heads set is ready.
+type Checker struct {
+	Heads   []Head            // that the log must have
+	Trimmed func(string) bool // whether entries of a kind are removed when there are many; nil: none
+
+	last   Head
+	tasks  map[string]bool
+	heads  map[int64][]int // Seq → indexes in Heads that have not been met
+	holes  []hole
+	gaps   []announced
+	report Report
+}
+
+// hole is a place where numbers are missing.
+type hole struct {
+	Gap
+	next   Entry // the entry after it, without its body
+	digest Hash
+}
+
+// announced is a Gap and the entry that told of it.
+type announced struct {
+	Gap
+	kind string
+}
+
+// Add checks the next entry as it was stored. Entries come in the order of their Seq.
+func (c *Checker) Add(e *Entry) {
+	if c.tasks == nil {
+		c.begin()
+	}
+	c.report.Entries++
+	c.report.Events += e.Count
+	if e.Task != "" {
+		c.tasks[e.Task] = true
+	}
+	digest := e.Digest()
+	switch first := e.Seq - e.Count + 1; {
+	case e.Count < 1 || first <= c.last.Seq:
+		c.problem(e.Seq, e.Task, fmt.Sprintf("it stands for %d events and follows entry %d: it was inserted, or the count was altered", e.Count, c.last.Seq))
+	case first > c.last.Seq+1:
+		h := hole{Gap: Gap{First: c.last.Seq + 1, Last: first - 1}, next: *e, digest: digest}
+		h.next.Body = nil
+		c.holes = append(c.holes, h)
+	case e.sum(c.last.Hash, digest) != e.Hash:
+		c.problem(e.Seq, e.Task, "it is not what it was: what it says, its hash or the entry before was altered or exchanged")
+	}
+	c.meet(e)
+	c.last = Head{Task: e.Task, Seq: e.Seq, Hash: e.Hash}
+	if c.Trimmed == nil || !c.Trimmed(e.Kind) {
+		head := c.last
+		c.report.Head = &head
+	}
+	gaps, err := e.gaps()
+	if err != nil {
+		c.problem(e.Seq, e.Task, "what it says of removed entries cannot be read: "+err.Error())
+	}
+	for _, g := range gaps {
+		c.gaps = append(c.gaps, announced{g, e.Kind})
+	}
+}
+
+func (c *Checker) begin() {
+	c.tasks, c.heads = map[string]bool{}, map[int64][]int{}
+	for i, h := range c.Heads {
+		c.heads[h.Seq] = append(c.heads[h.Seq], i)
+	}
+	c.report.Heads = len(c.Heads)
+	c.report.Problems = []Problem{}
+}
+
+func (c *Checker) problem(seq int64, task, what string) {
+	c.report.Problems = append(c.report.Problems, Problem{Seq: seq, Task: task, What: what})
+}
+
+// meet compares an entry with the heads that are of it.
+func (c *Checker) meet(e *Entry) {
+	for _, i := range c.heads[e.Seq] {
+		if h := &c.Heads[i]; h.Hash != e.Hash {
+			c.problem(e.Seq, cmp.Or(h.Task, e.Task), "it is not the one that was there: "+h.From+" has another hash of it")
+		}
+	}
+	delete(c.heads, e.Seq)
+}
+
+// Finish answers once all entries were added.
+func (c *Checker) Finish() *Report {
+	if c.tasks == nil {
+		c.begin()
+	}
+	c.fill()
+	c.unmet()
+	r := &c.report
+	r.Tasks = len(c.tasks)
+	slices.SortStableFunc(r.Problems, func(a, b Problem) int { return cmp.Compare(a.Seq, b.Seq) })
+	r.Whole = len(r.Problems) == 0
+	r.Problems = r.Problems[:min(len(r.Problems), maxProblems)]
+	return r
+}
+
+// fill compares the holes with what entries say was removed: each of both must be of the other.
+func (c *Checker) fill() {
+	slices.SortFunc(c.gaps, func(a, b announced) int { return cmp.Compare(a.First, b.First) })
+	rest := c.gaps
+	for _, h := range c.holes {
+		for len(rest) > 0 && rest[0].First < h.First {
+			c.stillThere(rest[0])
+			rest = rest[1:]
+		}
+		at := h.First // up to here the hole is explained
+		var last *announced
+		for len(rest) > 0 && rest[0].First == at && rest[0].Last <= h.Last && rest[0].Last >= at {
+			last, rest = &rest[0], rest[1:]
+			at = last.Last + 1
+			if last.kind == KindLost {
+				c.problem(last.First, "", fmt.Sprintf("entries %d to %d are gone: the log was lost, and begun anew with entry %d", last.First, last.Last, h.next.Seq))
+			} else {
+				c.report.Trimmed += last.Last - last.First + 1
+			}
+		}
+		if at <= h.Last {
+			c.problem(at, h.next.Task, fmt.Sprintf("entries %d to %d are missing", at, h.Last))
+		} else if h.next.sum(last.Hash, h.digest) != h.next.Hash {
+			c.problem(h.next.Seq, h.next.Task, "it is not what it was, or does not follow the entries that were removed before it")
+		}
+	}
+	for _, g := range rest {
+		c.stillThere(g)
+	}
+}
+
+func (c *Checker) stillThere(g announced) {
+	c.problem(g.First, "", fmt.Sprintf("entries %d to %d were removed once, and something is there", g.First, g.Last))
+}
+
+// unmet says which heads the log does not have. Those of what was removed cannot be met any more.
+func (c *Checker) unmet() {
+	for seq, list := range c.heads {
+		removed := slices.ContainsFunc(c.gaps, func(g announced) bool {
+			return g.First <= seq && seq <= g.Last && (g.Last != seq || g.Hash == c.Heads[list[0]].Hash)
+		})
+		if removed {
+			continue
+		}
+		for _, i := range list {
+			h := &c.Heads[i]
+			what := "it is missing: " + h.From + " has its hash"
+			if seq > c.last.Seq {
+				what = fmt.Sprintf("it is gone, and %s has its hash: the log ends with entry %d; its tail was cut, or was lost with the power", h.From, c.last.Seq)
+			}
+			c.problem(seq, h.Task, what)
+		}
+	}
+}

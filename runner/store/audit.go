@@ -1,0 +1,187 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/chain"
+)
+
+// HeadsFile is the name of the file beside the store that has the log's heads.
+const HeadsFile = "audit.heads"
+
+// transaction is one of SQLite's, and what it appends to the log, which is written at its end: who writes has the store to
+// himself, so that the newest row is the one before ours, and all of ours are one statement.
+type transaction struct {
+	*sql.Tx
+	entries []chain.Entry
+	head    *chain.Head // the newest row, once it is known
+}
+
+// record is the body of an entry that is one event.
+type record struct {
+	From   string          `json:"from,omitempty"`
+	To     string          `json:"to,omitempty"`
+	Cause  string          `json:"cause,omitempty"`
+	Detail json.RawMessage `json:"detail,omitempty"`
+}
+
+// note appends an entry to the log.
+func note(_ context.Context, tx *transaction, a runner.AuditRecord) error {
+	body, err := json.Marshal(record{a.From, a.To, a.Cause, a.Detail})
+	if err != nil {
+		return err
+	}
+	tx.add(chain.Entry{Count: 1, At: a.At, Feature: a.FeatureID, Task: a.TaskID, Step: a.Step, Kind: a.Event, Body: body})
+	return nil
+}
+
+func (tx *transaction) add(e chain.Entry) { tx.entries = append(tx.entries, e) }
+
+// rowsAtOnce bounds the variables of a statement, of which SQLite takes 32,766.
+const rowsAtOnce = 500
+
+// append chains what was added and writes it. It may be called before the end, by who needs the rows there.
+func (tx *transaction) append(ctx context.Context) error {
+	if len(tx.entries) == 0 {
+		return nil
+	}
+	if tx.head == nil {
+		head, err := newest(ctx, tx)
+		if err != nil {
+			return err
+		}
+		tx.head = &head
+	}
+	list := tx.entries
+	tx.entries = nil
+	for len(list) > 0 {
+		n := min(len(list), rowsAtOnce)
+		args := make([]any, 0, n*9)
+		for i := range list[:n] {
+			e := &list[i]
+			*tx.head = e.Link(*tx.head)
+			args = append(args, e.Seq, e.Count, e.At.UnixNano(), e.Feature, e.Task, e.Step, e.Kind, string(e.Body), e.Hash[:])
+		}
+		const row = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
+		_, err := tx.ExecContext(ctx, "INSERT INTO log (seq, count, at, feature, task, step, kind, body, hash) VALUES "+row+
+			strings.Repeat(", "+row, n-1), args...)
+		if err != nil {
+			return err
+		}
+		list = list[n:]
+	}
+	return nil
+}
+
+// newest is the head of the log; of an empty one it is number 0, with a hash of zeros.
+func newest(ctx context.Context, q querier) (h chain.Head, err error) {
+	var hash []byte
+	err = q.QueryRowContext(ctx, "SELECT seq, hash FROM log ORDER BY seq DESC LIMIT 1").Scan(&h.Seq, &hash)
+	if errors.Is(err, sql.ErrNoRows) {
+		return h, nil
+	}
+	copy(h.Hash[:], hash)
+	return h, err
+}
+
+// Note appends an entry to the log.
+func (s *Store) Note(ctx context.Context, a runner.AuditRecord) error {
+	if a.At.IsZero() {
+		a.At = time.Now()
+	}
+	return failure(s.tx(ctx, func(tx *transaction) error { return note(ctx, tx, a) }))
+}
+
+// headsOf is where the heads of the log of a store are kept.
+func headsOf(path string) string { return filepath.Join(filepath.Dir(path), HeadsFile) }
+
+// begun begins the log of a new store. Where heads tell of one before it, the new one goes on from the newest of them, and
+// says so: what was lost is not to look as if it had never been.
+func begun(ctx context.Context, tx *transaction, heads []chain.Head) error {
+	if len(heads) == 0 {
+		return nil
+	}
+	last := heads[len(heads)-1]
+	for _, h := range heads {
+		if h.Seq > last.Seq {
+			last = h
+		}
+	}
+	detail, err := json.Marshal(chain.Gaps{Gaps: []chain.Gap{{First: 1, Last: last.Seq, Hash: last.Hash}}})
+	if err != nil {
+		return err
+	}
+	tx.head = &last
+	return note(ctx, tx, runner.AuditRecord{At: time.Now(), Event: chain.KindLost, Detail: detail,
+		Cause: fmt.Sprintf("the store was made anew; the log before had reached entry %d", last.Seq)})
+}
+
+// EntryOptions pick entries of the log; "" is all.
+type EntryOptions struct {
+	Feature string // id
+	Task    string // id
+}
+
+// Entries calls do for each entry of the log as it is stored, oldest first. Those that follow each other are chained.
+func (s *Store) Entries(ctx context.Context, o EntryOptions, do func(*chain.Entry) error) error {
+	var hash chain.Hash // of the entry before
+	return failure(s.each(ctx, `SELECT seq, count, at, feature, task, step, kind, body, hash, (?1 = '' OR feature = ?1) AND (?2 = '' OR task = ?2)
+		FROM log ORDER BY seq`, []any{o.Feature, o.Task}, func(r scanner) error {
+		var wanted bool
+		e, err := scanEntry(r, &wanted)
+		if err != nil {
+			return err
+		}
+		e.Prev, hash = hash, e.Hash
+		if !wanted {
+			return nil
+		}
+		return do(&e)
+	}))
+}
+
+func scanEntry(r scanner, more ...any) (e chain.Entry, err error) {
+	var at int64
+	var hash []byte
+	err = r.Scan(append([]any{&e.Seq, &e.Count, &at, &e.Feature, &e.Task, &e.Step, &e.Kind, &e.Body, &hash}, more...)...)
+	e.At = time.Unix(0, at)
+	if len(hash) == len(e.Hash) { // else it is wrong, and stays zero
+		copy(e.Hash[:], hash)
+	}
+	return e, err
+}
+
+// Verify checks the log, and that it has the heads that are kept beside the store, and those that the caller has kept. The
+// report says what is wrong; the error is for a store that cannot be read.
+func (s *Store) Verify(ctx context.Context, kept ...chain.Head) (*chain.Report, error) {
+	var heads []chain.Head
+	if s.path != "" {
+		var err error
+		if heads, err = Heads(headsOf(s.path)); err != nil { // before the log is read, which grows
+			return nil, err
+		}
+	}
+	c := chain.Checker{Heads: append(heads, kept...), Trimmed: func(kind string) bool { _, ok := pools[kind]; return ok }}
+	err := s.Entries(ctx, EntryOptions{}, func(e *chain.Entry) error { c.Add(e); return nil })
+	if err != nil {
+		return nil, err
+	}
+	return c.Finish(), nil
+}
+
+// Heads are the heads that a file keeps of a log, the newest of each task; none when there is no file.
+func Heads(path string) ([]chain.Head, error) {
+	heads, err := chain.ReadHeads(path)
+	for i := range heads {
+		heads[i].From = HeadsFile
+	}
+	return heads, failure(err)
+}
