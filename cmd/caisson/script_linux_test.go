@@ -267,7 +267,7 @@ func cmdTmpfs(ts *testscript.TestScript, _ bool, args []string) {
 func cmdOverlaid(ts *testscript.TestScript, _ bool, args []string) {
 	dir, aside := ts.MkAbs(args[0]), ts.Getenv("WORK")+".aside"
 	ts.Check(os.Mkdir(aside, 0o755))
-	ts.Check(unix.Mount("tmpfs", aside, "tmpfs", 0, "mode=755"))
+	ts.Check(unix.Mount("tmpfs", aside, "tmpfs", 0, "size=8g,mode=755")) // half of a small machine's memory would be too little to promise a disk of
 	ts.Defer(func() { ts.Check(errors.Join(unix.Unmount(aside, unix.MNT_DETACH), os.Remove(aside))) })
 	for _, name := range []string{"upper", "work"} {
 		ts.Check(os.Mkdir(filepath.Join(aside, name), 0o755))
