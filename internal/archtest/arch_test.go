@@ -31,7 +31,10 @@ var ours = rules{
 		"isolation":         {"quota"}, // plain types only
 		"isolation/seccomp": nil,
 		"isolation/native":  {"isolation", "isolation/seccomp", "quota"},
-		"isolation/egress":  nil,
+		"isolation/egress":  {"isolation/egress/splice", "isolation/egress/tun"},
+
+		"isolation/egress/splice": nil,
+		"isolation/egress/tun":    nil,
 
 		// The suite that every engine passes, and the program that tries to get out.
 		"isolation/isolationtest":         {"isolation", "isolation/isolationtest/hostile", "isolation/seccomp", "quota", "internal/leaktest", "internal/testenv"},
@@ -96,7 +99,7 @@ var ours = rules{
 		"database/sql":                     {"runner/store"},
 		"modernc.org/sqlite":               {"runner/store"},
 		"net/http":                         {"isolation/egress", "runner/daemon"},
-		"gvisor.dev/gvisor":                {"isolation/egress"},
+		"gvisor.dev/gvisor":                {"isolation/egress", "isolation/egress/splice"},
 		"mvdan.cc/sh":                      {"gates/command"},
 		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},
