@@ -172,7 +172,7 @@ func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, id string)
 	m := Move{TaskID: t.ID, From: t.State, To: StateInterrupted, Cause: r.Cause}
 	for _, st := range t.Steps {
 		if st.State == StepRunning {
-			m.Step = &StepMove{N: st.N, From: StepRunning, To: StepInterrupted}
+			m.Step = &StepMove{N: st.N, From: StepRunning, To: StepInterrupted, Command: &Command{Verdict: VerdictInterrupted}}
 			st.State = StepInterrupted
 		}
 		r.Steps = append(r.Steps, StepResult{N: st.N, Args: st.Args, State: st.State, Checkpoint: st.Checkpoint})

@@ -63,12 +63,13 @@ func (t *task) runSteps(ctx context.Context) error {
 // step runs one step. The error is ours; how the step ended is in the result.
 func (t *task) step(ctx context.Context, i int) (*StepResult, error) {
 	r, n := &t.res.Steps[i], i+1
-	if err := t.to(ctx, StateRunning, fmt.Sprintf("step %d of %d", n, len(t.req.Steps)), &StepMove{N: n, From: r.State, To: StepRunning}); err != nil {
+	if err := t.to(ctx, StateRunning, fmt.Sprintf("step %d of %d", n, len(t.req.Steps)), &StepMove{N: n, From: r.State, To: StepRunning,
+		Command: &Command{Args: r.Args}}); err != nil {
 		return r, err
 	}
 	t.ran = true
 	t.stepping.Store(int32(n))
-	t.done = &StepMove{N: n, From: StepRunning, To: StepInterrupted} // unless we learn better
+	t.done = &StepMove{N: n, From: StepRunning, To: StepInterrupted, Command: &Command{Verdict: VerdictInterrupted}} // unless we learn better
 	*r = StepResult{N: n, Name: r.Name, Args: r.Args, State: StepInterrupted}
 	run := func() error { return t.steps.Run(ctx, t.command(n), r) }
 	if err := t.underRule(ctx, n, r, run); err != nil {
@@ -81,7 +82,7 @@ func (t *task) step(ctx context.Context, i int) (*StepResult, error) {
 	default:
 		r.State = StepFailed
 	}
-	t.done.To = r.State
+	t.done.To, t.done.Command = r.State, &Command{Verdict: r.Verdict, ExitCode: &r.ExitCode, Signal: r.Signal}
 	return r, nil
 }
 
