@@ -44,7 +44,7 @@ var ours = rules{
 
 		// Only runner knows the order; its helpers know one thing each.
 		"runner": {"gates", "gates/builtin", "gates/command", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
-			"runner/artifacts", "runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/slots", "runner/steps",
+			"runner/artifacts", "runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/redact", "runner/slots", "runner/steps",
 			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/uplink", "runner/watch"},
 		"runner/artifacts":   {"gates"}, // logs and reports that verdicts rest on
 		"runner/chain":       nil,
@@ -53,9 +53,10 @@ var ours = rules{
 		"runner/live":        {"isolation", "quota", "quota/disk", "runner/snapshot", "runner/watch"}, // one live sandbox
 		"runner/logfile":     nil,
 		"runner/pump":        nil,
+		"runner/redact":      nil,
 		"runner/rootfs":      {"images", "isolation", "isolation/egress", "profiles", "runner/hostfile", "runner/snapshot"},
 		"runner/slots":       {"runner/flock"},
-		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump", "runner/uplink"},
+		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump", "runner/redact", "runner/uplink"},
 		"runner/uplink":      {"isolation", "isolation/egress"}, // one live sandbox's network
 		"runner/watch":       nil,
 		"runner/store":       {"gates", "isolation/egress", "runner", "runner/chain", "runner/flock", "runner/snapshot"},

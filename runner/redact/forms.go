@@ -1,0 +1,179 @@
+package redact
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+const (
+	minLine  = 8    // of a value of several lines, what is known of its own
+	maxPiece = 1023 // a longer value is known as pieces that overlap; a multiple of 3, for base64
+)
+
+// form is one way in which a value is written. What is encoded in base64 can share its first and its last character with
+// what stands beside it: those go, too.
+type form struct {
+	text        string
+	before, end bool
+}
+
+// forms are the ways in which a value is written.
+func forms(value string) []form {
+	value = value[:min(len(value), MaxValue)]
+	seen := map[form]bool{}
+	var list []form
+	add := func(f form) {
+		if len(f.text) >= MinValue && !seen[f] {
+			seen[f] = true
+			list = append(list, f)
+		}
+	}
+	for _, part := range parts(value) {
+		for _, text := range written(part) {
+			add(form{text: text})
+		}
+		for _, f := range base64Forms(part) {
+			add(f)
+		}
+	}
+	return list
+}
+
+// parts are a value, and the lines of one that has several; what is long, in pieces.
+func parts(value string) (list []string) {
+	whole := []string{value}
+	if trimmed := strings.TrimSpace(value); trimmed != value && len(trimmed) >= MinValue {
+		whole = append(whole, trimmed)
+	}
+	if strings.ContainsAny(value, "\r\n") {
+		for line := range strings.FieldsFuncSeq(value, func(c rune) bool { return c == '\r' || c == '\n' }) {
+			if line = strings.TrimSpace(line); len(line) >= minLine && !strings.HasPrefix(line, "-----") {
+				whole = append(whole, line)
+			}
+		}
+	}
+	for _, s := range whole {
+		for len(s) > maxPiece {
+			list = append(list, s[:maxPiece])
+			s = s[min(maxPiece, len(s)-maxPiece):]
+		}
+		list = append(list, s)
+	}
+	return list
+}
+
+// written is a text as it is, and escaped.
+func written(s string) []string {
+	list := []string{s, hex.EncodeToString([]byte(s)), strings.ToUpper(hex.EncodeToString([]byte(s)))}
+	for _, escaped := range []string{
+		jsonOf(s, false), jsonOf(s, true), asciiJSON(s), strings.ReplaceAll(jsonOf(s, false), "/", `\/`),
+		jsonOf(jsonOf(s, false), false), // JSON in JSON
+		strings.Trim(strconv.Quote(s), `"`),
+		strings.ReplaceAll(s, "'", `'\''`), strings.ReplaceAll(s, "'", `'"'"'`), backslashed(s, "\"\\$`"), backslashed(s, shellSpecial),
+		strings.ReplaceAll(s, "'", "''"), // SQL, YAML
+		strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace(s),
+	} {
+		list = append(list, escaped)
+	}
+	for _, escaped := range []string{url.QueryEscape(s), url.PathEscape(s), strings.ReplaceAll(url.QueryEscape(s), "+", "%20"), percent(s)} {
+		list = append(list, escaped, lowerPercent(escaped))
+	}
+	return list
+}
+
+const shellSpecial = " \t\n!\"#$&'()*,;<>?[\\]^`{|}~"
+
+func backslashed(s, special string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if strings.IndexByte(special, s[i]) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}
+
+// jsonOf is s in a string of JSON.
+func jsonOf(s string, html bool) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(html)
+	_ = e.Encode(s) // of a string into a Buffer
+	text := strings.TrimSuffix(b.String(), "\n")
+	return text[1 : len(text)-1]
+}
+
+// asciiJSON is s in a string of JSON as it is written where only ASCII is wanted.
+func asciiJSON(s string) string {
+	var b strings.Builder
+	for _, c := range jsonOf(s, false) {
+		switch {
+		case c < utf8.RuneSelf:
+			b.WriteByte(byte(c))
+		case c > 0xffff:
+			high, low := utf16.EncodeRune(c)
+			b.WriteString(`\u` + strconv.FormatInt(int64(high), 16) + `\u` + strconv.FormatInt(int64(low), 16))
+		default:
+			b.WriteString(`\u` + strconv.FormatInt(0x10000|int64(c), 16)[1:])
+		}
+	}
+	return b.String()
+}
+
+// percent escapes what encodeURIComponent of JavaScript does.
+func percent(s string) string {
+	const hexDigits = "0123456789ABCDEF"
+	var b strings.Builder
+	for i := range len(s) {
+		c := s[i]
+		if isIdent(c) || strings.IndexByte("!~*'()", c) >= 0 {
+			b.WriteByte(c)
+		} else {
+			b.WriteByte('%')
+			b.WriteByte(hexDigits[c>>4])
+			b.WriteByte(hexDigits[c&15])
+		}
+	}
+	return b.String()
+}
+
+// lowerPercent has the digits of the escapes in lower case.
+func lowerPercent(s string) string {
+	b := []byte(s)
+	for i := 0; i+2 < len(b); i++ {
+		if b[i] == '%' {
+			copy(b[i+1:i+3], bytes.ToLower(b[i+1:i+3]))
+			i += 2
+		}
+	}
+	return string(b)
+}
+
+// base64Forms are what s has of its own in the base64 of a text that it is part of, by where in it it begins.
+func base64Forms(s string) (list []form) {
+	for shift := range 3 {
+		first, used := 0, shift+len(s)
+		if shift > 0 {
+			first = shift + 1 // the character before has bits of both
+		}
+		last := used / 3 * 4
+		if used%3 > 0 {
+			last += used % 3 // likewise the one after
+		}
+		for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+			text := e.EncodeToString(append(make([]byte, shift), s...))
+			if first < last {
+				list = append(list, form{text: text[first:last], before: shift > 0, end: used%3 > 0})
+			}
+		}
+	}
+	return list
+}

@@ -1,0 +1,71 @@
+package redact
+
+import "io"
+
+// Writer hides secrets in what goes through it. It is not safe for concurrent use.
+type Writer struct {
+	w      io.Writer
+	known  values
+	shapes shapes
+	err    error
+}
+
+// Writer returns a writer to w. A line is written when it is there, or with Flush; Close writes the rest, and does not close w.
+func (r *Redactor) Writer(w io.Writer) *Writer {
+	x := &Writer{w: w}
+	x.shapes = shapes{to: x.out, bol: true}
+	x.known = values{r: r, to: x.shapes.write, hidden: -1}
+	return x
+}
+
+// Write takes all of p. The error is the underlying writer's first; nothing is written after it.
+func (x *Writer) Write(p []byte) (int, error) {
+	if x.err != nil {
+		return 0, x.err
+	}
+	x.known.write(p)
+	if x.err != nil {
+		return 0, x.err
+	}
+	return len(p), nil
+}
+
+// Pending says that something is held back, which Flush may write.
+func (x *Writer) Pending() bool {
+	return len(x.known.held) > 0 || len(x.shapes.buf) > x.shapes.done
+}
+
+// Flush writes what cannot become a secret any more, without waiting for the end of the line: for a prompt that somebody
+// reads. What is ambiguous without the rest of its line is then decided without it, or still held back.
+func (x *Writer) Flush() error {
+	x.known.flush()
+	x.shapes.flush()
+	return x.err
+}
+
+// Close writes what is held back, as the end of the text. The Writer can be used again.
+func (x *Writer) Close() error {
+	x.known.close()
+	x.shapes.close()
+	return x.err
+}
+
+func (x *Writer) out(p []byte) {
+	if x.err == nil {
+		_, x.err = x.w.Write(p)
+	}
+}
+
+// suspicious says that s may have the shape of a secret somewhere.
+func suspicious(s string) bool {
+	if len(s) < MinValue {
+		return false
+	}
+	t := triggers()
+	for i := 0; i+4 <= len(s); i++ {
+		if h := slot(gram(s, i) | fold); t.any[h>>6]>>(h&63)&1 != 0 {
+			return true
+		}
+	}
+	return false
+}
