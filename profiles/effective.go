@@ -283,6 +283,12 @@ func (e *Effective) Learned(rules map[string][]string) string {
 	return string(text)
 }
 
+// Said reports whether somebody has set a key: a file, the environment or a flag, and not a built-in profile.
+func (e *Effective) Said(key string) bool {
+	origin, ok := e.Origins[key]
+	return ok && !strings.HasPrefix(origin, builtinOrigin)
+}
+
 // says reports whether the file of e that only its path names has a key.
 func (e *Effective) says(key string) bool {
 	return e.file != "" && slices.ContainsFunc(strings.Split(e.Origins[key], ", "), func(origin string) bool {

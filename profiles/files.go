@@ -18,6 +18,9 @@ import (
 //go:embed builtin/*.yaml
 var builtin embed.FS
 
+// builtinOrigin is what the origin of a built-in profile's values begins with.
+const builtinOrigin = "built-in "
+
 // maxChain bounds how many files one profile may stand on.
 const maxChain = 16
 
@@ -251,7 +254,7 @@ func loadBuiltin(name string) (*document, error) {
 	if err != nil {
 		return nil, err
 	}
-	source := "built-in " + name
+	source := builtinOrigin + name
 	d, err := parse(source, data)
 	if err != nil {
 		return nil, err

@@ -48,11 +48,25 @@ func rulesOf(r *Request) ([]*egress.Rule, error) {
 		if err != nil {
 			return nil, refuse(CodeConfiguration, "", "the network rule of step %d: %v", i+1, err)
 		}
-		if rules[i] = rule; r.Learn == LearnAllow {
+		if rules[i] = rule; r.Learn != LearnAllow {
+			continue
+		}
+		const mode = "network.mode"
+		switch none := rule.Mode() == egress.ModeNone; {
+		case none && ruled(r.Profile, &r.Steps[i]): // what it would reach is learnt from what is refused
+		case none && r.Profile.Said(mode):
+			return nil, refuse(CodeUsage, "--learn=enforce", "the network is none by %s, and to learn the public internet is reached", r.Profile.Origins[mode])
+		default:
 			rules[i] = rule.Learning()
 		}
 	}
 	return rules, nil
+}
+
+// ruled reports whether a step has a rule by itself or by its name, and not the one of all.
+func ruled(p *profiles.Effective, st *Step) bool {
+	s := p.Steps[st.Name]
+	return st.Network != nil || s.Rule != nil || s.Network != ""
 }
 
 // ruleOf is a step's own rule, else the one that the profile has for steps of its name, with what the caller puts over it.
