@@ -106,7 +106,7 @@ func jsonOf(s string, html bool) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(html)
-	_ = e.Encode(s) // of a string into a Buffer
+	_ = e.Encode(s) //nolint:errchkjson // of a string into a Buffer
 	text := strings.TrimSuffix(b.String(), "\n")
 	return text[1 : len(text)-1]
 }

@@ -120,11 +120,7 @@ func (r *Redactor) Text(s string) string {
 func (r *Redactor) Args(args []string) []string {
 	out := make([]string, len(args))
 	for i, a := range args {
-		out[i] = r.Text(a)
-		if i == 0 || isMark(out[i]) || strings.HasPrefix(a, "-") {
-			continue
-		}
-		if flag := args[i-1]; strings.HasPrefix(flag, "-") && !strings.ContainsAny(flag, "= ") && judgeKey(flag) != harmless && !isPlaceholder([]byte(a)) {
+		if out[i] = r.Text(a); i > 0 && flagged(args[i-1], a) && !isMark(a) {
 			out[i] = Mark
 		}
 	}

@@ -2,15 +2,20 @@ package redact
 
 import "io"
 
+// maxOut is how much is written at once, about.
+const maxOut = 256 << 10
+
 // Writer hides secrets in what goes through it. It is not safe for concurrent use.
 type Writer struct {
 	w      io.Writer
+	buf    []byte // to be written
 	known  values
 	shapes shapes
 	err    error
 }
 
-// Writer returns a writer to w. A line is written when it is there, or with Flush; Close writes the rest, and does not close w.
+// Writer returns a writer to w. A line is written when it is there, or with Flush, and what comes of one Write in one; Close
+// writes the rest, and does not close w.
 func (r *Redactor) Writer(w io.Writer) *Writer {
 	x := &Writer{w: w}
 	x.shapes = shapes{to: x.out, bol: true}
@@ -24,8 +29,8 @@ func (x *Writer) Write(p []byte) (int, error) {
 		return 0, x.err
 	}
 	x.known.write(p)
-	if x.err != nil {
-		return 0, x.err
+	if err := x.write(); err != nil {
+		return 0, err
 	}
 	return len(p), nil
 }
@@ -40,24 +45,33 @@ func (x *Writer) Pending() bool {
 func (x *Writer) Flush() error {
 	x.known.flush()
 	x.shapes.flush()
-	return x.err
+	return x.write()
 }
 
 // Close writes what is held back, as the end of the text. The Writer can be used again.
 func (x *Writer) Close() error {
 	x.known.close()
 	x.shapes.close()
-	return x.err
+	return x.write()
 }
 
 func (x *Writer) out(p []byte) {
-	if x.err == nil {
-		_, x.err = x.w.Write(p)
+	if x.buf = append(x.buf, p...); len(x.buf) >= maxOut {
+		_ = x.write() // the next one answers the error
 	}
 }
 
+// write writes what is ready, at once: a log makes a record of it.
+func (x *Writer) write() error {
+	if len(x.buf) > 0 && x.err == nil {
+		_, x.err = x.w.Write(x.buf)
+	}
+	x.buf = x.buf[:0]
+	return x.err
+}
+
 // suspicious says that s may have the shape of a secret somewhere.
-func suspicious(s string) bool {
+func suspicious[T string | []byte](s T) bool {
 	if len(s) < MinValue {
 		return false
 	}
