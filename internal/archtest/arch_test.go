@@ -45,7 +45,7 @@ var ours = rules{
 		// Only runner knows the order; its helpers know one thing each.
 		"runner": {"gates", "gates/builtin", "gates/command", "images", "isolation", "isolation/egress", "isolation/seccomp", "profiles", "quota", "quota/disk",
 			"runner/artifacts", "runner/flock", "runner/hostfile", "runner/live", "runner/logfile", "runner/pump", "runner/redact", "runner/slots", "runner/steps",
-			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/overlay", "runner/uplink", "runner/watch"},
+			"runner/rootfs", "runner/snapshot", "runner/snapshot/copytree", "runner/snapshot/gitbranch", "runner/snapshot/overlay", "runner/uplink", "runner/watch"},
 		"runner/artifacts":   {"gates"}, // logs and reports that verdicts rest on
 		"runner/chain":       nil,
 		"runner/flock":       nil,
@@ -67,6 +67,7 @@ var ours = rules{
 		"runner/snapshot":              {"runner/snapshot/tree"},
 		"runner/snapshot/tree":         {"runner/snapshot/internal/"},
 		"runner/snapshot/promote":      {"runner/snapshot/tree", "runner/snapshot/internal/"},
+		"runner/snapshot/gitbranch":    {"runner/snapshot/tree", "runner/snapshot/internal/"},
 		"runner/snapshot/book":         {"runner/snapshot", "runner/snapshot/internal/"},
 		"runner/snapshot/layertar":     {"runner/snapshot/tree", "runner/snapshot/internal/"},
 		"runner/snapshot/overlay":      {"runner/snapshot", "runner/snapshot/book", "runner/snapshot/layertar", "runner/snapshot/promote", "runner/snapshot/tree", "runner/snapshot/internal/"},
@@ -102,6 +103,7 @@ var ours = rules{
 		"net/http":                         {"isolation/egress", "runner/daemon"},
 		"gvisor.dev/gvisor":                {"isolation/egress", "isolation/egress/splice"},
 		"mvdan.cc/sh":                      {"gates/command"},
+		"github.com/go-git/go-git":         {"runner/snapshot/gitbranch"},
 		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},
 		"github.com/spf13/cobra":           {"cmd/caisson"},

@@ -280,3 +280,13 @@ func (c *Cursor) Close() {
 		c.used = false
 	}
 }
+
+// Stat describes what a path is, without following a link.
+func (r *Root) Stat(path string, st *unix.Stat_t) error {
+	fd, err := r.Open(path, PathOnly)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fstat(fd, st)
+}

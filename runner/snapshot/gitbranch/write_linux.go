@@ -1,0 +1,164 @@
+package gitbranch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/filemode"
+
+	"github.com/caisson-dev/caisson/runner/snapshot/tree"
+)
+
+// Write commits a change to a branch. Paths that HEAD does not have and that .gitignore files of the committed state name are
+// left out, as are sockets, fifos, devices and .git itself; the report notes it. Refused, as *Error, are submodules and nested
+// repositories, names that git forbids, a branch that exists (without Force) or that is checked out, and a change of which
+// nothing is left. Attributes and settings that would change a file's content are not obeyed: it is committed as it is.
+func Write(ctx context.Context, s Source, o Options) (report *Report, err error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	r, err := openRepository(o.Workspace)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	m, err := r.begin(&o)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.beginStage(); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.dropStage()) }()
+	report, err = r.commit(ctx, s, &o, m)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.publish(); err != nil {
+		return nil, err
+	}
+	step("published")
+	if err := r.update(m); err != nil {
+		return nil, err
+	}
+	step("updated")
+	return report, nil
+}
+
+// check refuses what would make a commit that git does not read.
+func (o *Options) check() error {
+	if err := CheckName(o.Branch); err != nil {
+		return err
+	}
+	for _, text := range []string{o.Author.Name, o.Author.Email} {
+		if strings.ContainsAny(text, "<>\n\x00") || strings.TrimSpace(text) == "" || !utf8.ValidString(text) {
+			return &Error{Reason: fmt.Sprintf("%q cannot be in an author", text), Remedy: "correct the profile: author: NAME <EMAIL>"}
+		}
+	}
+	if strings.TrimSpace(o.Message) == "" || strings.Contains(o.Message, "\x00") || !utf8.ValidString(o.Message) {
+		return &Error{Reason: "the message is empty, holds a NUL byte or is no UTF-8", Remedy: "name another one with --message"}
+	}
+	return nil
+}
+
+// begin finds the parent, and where the branch is now.
+func (r *repository) begin(o *Options) (*move, error) {
+	if err := r.inUse(o.Branch); err != nil {
+		return nil, err
+	}
+	if err := r.crossing(o.Branch); err != nil {
+		return nil, err
+	}
+	old, err := r.resolve(heads + o.Branch)
+	if err != nil {
+		return nil, err
+	}
+	if !old.IsZero() && !o.Force {
+		return nil, &Error{Reason: fmt.Sprintf("the branch %s exists", o.Branch), Exists: true,
+			Remedy: "name another one with --branch, or replace it with --force (its reflog keeps the old commit)"}
+	}
+	subject, _, _ := strings.Cut(strings.TrimSpace(o.Message), "\n")
+	return &move{branch: o.Branch, old: old, who: stamp(o.Author, o.When), why: subject}, nil
+}
+
+// commit writes every object into the stage.
+func (r *repository) commit(ctx context.Context, s Source, o *Options, m *move) (*Report, error) {
+	parent, err := r.head()
+	if err != nil {
+		return nil, err
+	}
+	root := &node{mode: filemode.Dir, dirty: true}
+	if !parent.IsZero() {
+		if root.hash, err = r.treeOf(parent); err != nil {
+			return nil, err
+		}
+	}
+	before := root.hash
+	a := &applier{Source: s, repo: r, changed: map[string]*tree.Entry{}, rules: map[string]*rules{}, ignored: map[string]int{},
+		to: &editor{root: root, read: func(h plumbing.Hash) ([]byte, error) { return r.read(h, plumbing.TreeObject) }}}
+	for i := range s.Change.Entries {
+		a.changed[s.Change.Entries[i].Path] = &s.Change.Entries[i]
+	}
+	if err := a.apply(ctx); err != nil {
+		return nil, err
+	}
+	files, err := a.to.changed(before, root)
+	if err != nil {
+		return nil, err
+	}
+	if files == 0 {
+		return nil, &Error{Reason: "HEAD has all of the change that a commit can hold", Remedy: notesRemedy(a.notes), Nothing: true}
+	}
+	put := func(data []byte) (plumbing.Hash, error) {
+		return r.put(plumbing.TreeObject, int64(len(data)), bytes.NewReader(data))
+	}
+	if err := a.to.write(root, put); err != nil {
+		return nil, err
+	}
+	text := commitText(root.hash, parent, m.who, o.Message)
+	if m.new, err = r.put(plumbing.CommitObject, int64(len(text)), strings.NewReader(text)); err != nil {
+		return nil, err
+	}
+	report := &Report{Branch: o.Branch, Commit: m.new.String(), Files: files, Notes: a.notes}
+	if !parent.IsZero() {
+		report.Parent = parent.String()
+	}
+	return report, nil
+}
+
+// notesRemedy says what was left out of a commit of nothing.
+func notesRemedy(notes []tree.Note) string {
+	if len(notes) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: %s", tree.Quote(notes[0].Path), notes[0].Text)
+}
+
+func commitText(root, parent plumbing.Hash, who, message string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "tree %s\n", root)
+	if !parent.IsZero() {
+		fmt.Fprintf(&b, "parent %s\n", parent)
+	}
+	fmt.Fprintf(&b, "author %s\ncommitter %s\n\n%s\n", who, who, strings.TrimRight(message, "\n"))
+	return b.String()
+}
+
+// treeOf returns the tree of a commit.
+func (r *repository) treeOf(commit plumbing.Hash) (plumbing.Hash, error) {
+	data, err := r.read(commit, plumbing.CommitObject)
+	if err != nil {
+		return plumbing.ZeroHash, err
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	name, ok := strings.CutPrefix(line, "tree ")
+	if !ok {
+		return plumbing.ZeroHash, &Error{Reason: fmt.Sprintf("the commit %s has no tree", commit), Remedy: "git fsck tells more"}
+	}
+	return parseHash("the commit "+commit.String(), name)
+}
