@@ -14,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/snapshot/copytree"
+	"github.com/caisson-dev/caisson/runner/snapshot/overlay"
 )
 
 // driverAuto has this host decide.
@@ -42,6 +43,9 @@ func (x *session) settleDriver(ctx context.Context) error {
 	if none := x.s.direct(x.s.bases()); reason == nil && none != "" && !x.feature.Direct {
 		// What promotes take out of the workspace lies below the features, with the workspace's owners.
 		reason = fmt.Errorf("the state directory cannot be idmapped: %s", none)
+	}
+	if reason == nil && lasting(x.s.bases()) == "" {
+		reason = overlay.CanKeep(x.s.bases())
 	}
 	if reason == nil {
 		return nil

@@ -61,6 +61,10 @@ func (l *layers) giveUp(needed []snapshot.LayerRef) error {
 	return nil
 }
 
+// CanKeep says why features of a state directory cannot be layers, nil when they can: what promotes take out of workspaces is
+// kept in the directory bases, below the layers.
+func CanKeep(bases string) error { return promote.CanKeep(bases) }
+
 // CollectBases frees what promotes to a workspace took away and no feature needs any more: none has a current state or a
 // checkpoint of a generation before oldest. bases is snapshot.CreateOptions.Bases.
 func CollectBases(ctx context.Context, bases, workspace string, oldest int) (freed int64, err error) {

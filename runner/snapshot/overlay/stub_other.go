@@ -24,6 +24,9 @@ func Repair(context.Context, snapshot.OpenOptions) ([]snapshot.DamageError, erro
 	return nil, snapshot.ErrPlatform
 }
 
+// CanKeep says why features cannot be layers.
+func CanKeep(string) error { return snapshot.ErrPlatform }
+
 // CollectBases frees what promotes to a workspace took away and no feature needs any more.
 func CollectBases(context.Context, string, string, int) (int64, error) {
 	return 0, snapshot.ErrPlatform

@@ -7,7 +7,8 @@
 //
 // Beside the features, for each workspace: bases/KEY/state.json, the workspace's identity and its generation, which is
 // how many promotes it has had; bases/KEY/G/, what promote G took away, in the form of an overlay layer;
-// bases/KEY/G.json, the paths that it changed; bases/KEY/lock.
+// bases/KEY/G.json, the paths that it changed; bases/KEY/lock. Where the file system takes no marks of layers, all features
+// are copies, and of G there is only the list.
 package promote
 
 import "github.com/caisson-dev/caisson/runner/snapshot/tree"

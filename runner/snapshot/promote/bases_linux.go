@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -187,7 +188,7 @@ func (b *Bases) Collect(ctx context.Context, oldest int) (freed int64, err error
 	}
 	var errs []error
 	for _, n := range names {
-		g, err := strconv.Atoi(n.Name())
+		g, err := strconv.Atoi(strings.TrimSuffix(n.Name(), ".json")) // its list, when there is no more of it
 		if err != nil || g > oldest && g <= last {
 			continue
 		}

@@ -34,6 +34,9 @@ func (p *promotion) keep(ctx context.Context) error {
 	if err := b.drop(ctx, p.plan.Generation); err != nil {
 		return err
 	}
+	if p.t.Seen != nil && CanKeep(b.dir) != nil {
+		return p.writeTouched() // then nobody's layers lie here: they are copies, as this feature's
+	}
 	dir := b.path(p.plan.Generation)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -58,6 +61,28 @@ func (p *promotion) keep(ctx context.Context) error {
 		err = p.writeTouched()
 	}
 	return errors.Join(err, root.Close())
+}
+
+// CanKeep says why base layers cannot lie in dir, nil when they can: before kernel 6.7 an overlay takes none of the marks that a
+// layer needs, nor does a file system without extended attributes. It leaves nothing behind.
+func CanKeep(dir string) error {
+	at, err := os.MkdirTemp(dir, "keep-probe-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(at) }()
+	root, err := beneath.OpenRoot(at)
+	if err != nil {
+		return err
+	}
+	root.Ours = true
+	defer root.Close()
+	w := layer.NewWriter(root, markOf())
+	defer w.Abandon()
+	if err := w.SetMark("", "opaque", "y"); err != nil {
+		return err
+	}
+	return w.Whiteout("gone")
 }
 
 // markOf is the prefix of the marks that this user's overlays obey.

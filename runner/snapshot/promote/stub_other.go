@@ -22,6 +22,7 @@ func (b *Bases) Touched(int) (map[string]bool, error)                         { 
 func (b *Bases) Collect(context.Context, int) (int64, error)                  { return 0, errPlatform }
 func (b *Bases) Lock(context.Context, bool) (func(), error)                   { return nil, errPlatform }
 func CollectUnused(context.Context, string, func(string) bool) (int64, error) { return 0, errPlatform }
+func CanKeep(string) error                                                    { return errPlatform }
 func Recover(string, *Bases) (bool, error)                                    { return false, errPlatform }
 func Pending(string) ([]byte, bool, error)                                    { return nil, false, errPlatform }
 func Generation(string) (int, error)                                          { return 0, errPlatform }
