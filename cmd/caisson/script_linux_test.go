@@ -76,6 +76,8 @@ func openTUN(dir string) error {
 //	killbg SIGNAL         send a signal to the newest background command
 //	keep NAME FILE        set $NAME to the content of FILE, which may be stdout
 //	waitfor PATTERN CMD…  run CMD until its standard output matches
+//
+// With `[short] skip` a script that is the same on every kernel is left to the host: the virtual machine is slow.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
