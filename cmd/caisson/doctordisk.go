@@ -63,7 +63,9 @@ func (d *diagnosis) diagnoseLayers(engine isolation.Engine, m disk.Mechanism) is
 	}
 	refused := e.CanOverlay(layers, "")
 	if refused == nil && e.Root() {
-		refused = e.CanIDMap(at) // what lies below them
+		if err := e.CanIDMap(at); err != nil { // what lies below them
+			refused = fmt.Errorf("the state directory cannot be idmapped: %w", err)
+		}
 	}
 	if refused == nil {
 		d.Layers = &runner.Layering{Driver: snapshot.DriverOverlay}
