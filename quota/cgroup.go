@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Mode says which cgroup version enforces limits on this host.
@@ -118,6 +119,9 @@ type Group struct {
 	c    *Cgroups
 	id   string
 	path string // caisson/ID
+
+	mu     sync.Mutex
+	leaves []string // paths of those that Leaf made
 }
 
 // ID returns the feature's id.

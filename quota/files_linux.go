@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,7 +31,7 @@ func (r *reader) key(file, key string) int64 {
 	if file == "" || r.err != nil {
 		return unknown
 	}
-	data, err := os.ReadFile(file)
+	data, err := read(file)
 	if err != nil {
 		return r.result(file, 0, err)
 	}
@@ -77,11 +78,33 @@ func (r *reader) cpuStat(file string) time.Duration {
 }
 
 func readInt(file string) (int64, error) {
-	data, err := os.ReadFile(file)
+	data, err := read(file)
 	if err != nil {
 		return 0, err
 	}
 	return strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+}
+
+// read reads a control file. Not os.ReadFile, which adds it to the runtime's poller: nine system calls instead of four.
+func read(file string) ([]byte, error) {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: file, Err: err}
+	}
+	defer unix.Close(fd)
+	for data := make([]byte, 0, 512); ; {
+		if len(data) == cap(data) {
+			data = slices.Grow(data, len(data))
+		}
+		n, err := unix.Read(fd, data[len(data):cap(data)])
+		if err != nil {
+			return nil, &os.PathError{Op: "read", Path: file, Err: err}
+		}
+		if n == 0 {
+			return data, nil
+		}
+		data = data[:len(data)+n]
+	}
 }
 
 // write writes one value to a control file.

@@ -195,7 +195,7 @@ func (c *Cgroups) procs(node string) ([]int, error) {
 
 // nodeProcs lists the processes directly in a node.
 func nodeProcs(dir string) ([]int, error) {
-	data, err := os.ReadFile(dir + "/cgroup.procs")
+	data, err := read(dir + "/cgroup.procs")
 	if err != nil {
 		return nil, err
 	}
@@ -231,6 +231,9 @@ func (g *Group) Leaf(name string, l *Limits) (*Leaf, error) {
 	if err := g.c.make(leaf.path, l, false); err != nil {
 		return nil, err
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.leaves = append(g.leaves, leaf.path)
 	return leaf, nil
 }
 
@@ -271,7 +274,18 @@ func (g *Group) Usage() (Usage, error) {
 }
 
 // Remove removes the group and its leaves, in which nothing may run any more. It is idempotent.
-func (g *Group) Remove(ctx context.Context) error { return g.c.remove(ctx, g.path) }
+func (g *Group) Remove(ctx context.Context) error {
+	g.mu.Lock()
+	leaves := g.leaves
+	g.leaves = nil
+	g.mu.Unlock()
+	for _, leaf := range leaves { // those that we know of need not be looked for
+		if err := g.c.rmdir(leaf); err != nil && !errors.Is(err, syscall.EBUSY) {
+			return err
+		}
+	}
+	return g.c.remove(ctx, g.path)
+}
 
 // Kill kills every process of the leaf, and returns when all have ended. While the group is frozen, version 1 lets
 // nothing of it end: Kill then sends the signal and returns an error.
@@ -292,7 +306,12 @@ func (l *Leaf) Usage() (Usage, error) {
 }
 
 // Remove removes the leaf, in which nothing may run any more. It is idempotent.
-func (l *Leaf) Remove(ctx context.Context) error { return l.g.c.remove(ctx, l.path) }
+func (l *Leaf) Remove(ctx context.Context) error {
+	l.g.mu.Lock()
+	l.g.leaves = slices.DeleteFunc(l.g.leaves, func(path string) bool { return path == l.path })
+	l.g.mu.Unlock()
+	return l.g.c.remove(ctx, l.path)
+}
 
 // Entry opens what a process needs to enter the leaf.
 func (l *Leaf) Entry() (*Entry, error) { return l.g.c.ops.entry(l.path) }

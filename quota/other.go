@@ -19,4 +19,6 @@ func awaitExits(context.Context, []int) error { return ErrUnavailable }
 
 func watchOOM(context.Context, *os.File, chan<- struct{}, func(int64) (int64, error)) {}
 
+func read(file string) ([]byte, error) { return os.ReadFile(file) }
+
 func childless(fs.FileInfo) bool { return false }

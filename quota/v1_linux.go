@@ -113,7 +113,7 @@ func (v *v1) freeze(ctx context.Context, node string, frozen bool) error {
 		if err := v.setFrozen(node, frozen); err != nil || !frozen {
 			return err
 		}
-		state, err := os.ReadFile(v.file("freezer", node, "freezer.state"))
+		state, err := read(v.file("freezer", node, "freezer.state"))
 		if err != nil || strings.TrimSpace(string(state)) == "FROZEN" {
 			return err
 		}

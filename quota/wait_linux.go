@@ -122,8 +122,8 @@ func watchOOM(ctx context.Context, f *os.File, kills chan<- struct{}, count func
 		f.Close()
 	}()
 	buf := make([]byte, 4096)
-	for seen := int64(0); ; {
-		n, err := count(seen)
+	for seen, before := int64(0), int64(-1); ; before = seen { // at first there is nothing to wait for
+		n, err := count(before)
 		if err != nil {
 			return
 		}
