@@ -29,6 +29,9 @@ func (x *session) seal(ctx context.Context, c *Checkpoint) error {
 	if err != nil {
 		return err
 	}
+	if err := noteFirstBoot(x.dir); err != nil {
+		return stateFailure(err)
+	}
 	start := time.Now()
 	var sealed snapshot.Sealed
 	err = x.evenFull(ctx, func() (err error) { sealed, err = x.sealLayers(ctx, c.ID, text); return err })

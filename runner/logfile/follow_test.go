@@ -102,7 +102,7 @@ func TestFollowOvertaken(t *testing.T) {
 
 // What the file system does not take is a gap; a log that was never written ends at once.
 func TestFollowFailure(t *testing.T) {
-	w := Create(filepath.Join(t.TempDir(), "missing", "log"), 0)
+	w := Create(filepath.Join(t.TempDir(), "missing", "missing", "log"), 0)
 	fmt.Fprint(w.To(Stdout, 1), "lost")
 	_ = w.Close()
 	if out, gap := follow(t, w, nil); out != "…" || gap != 4 {

@@ -20,6 +20,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -40,7 +41,7 @@ const (
 	DefaultSegment = 8 << 20
 )
 
-// Writer writes a log. The file is made at the first write. It is safe for concurrent use.
+// Writer writes a log. The file, and its directory, are made at the first write. It is safe for concurrent use.
 type Writer struct {
 	path    string
 	segment int64
@@ -141,7 +142,13 @@ func (w *Writer) open(n int) error {
 			return err
 		}
 	}
-	f, err := os.OpenFile(w.name(n), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	const flags = os.O_CREATE | os.O_TRUNC | os.O_WRONLY
+	f, err := os.OpenFile(w.name(n), flags, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.Mkdir(filepath.Dir(w.path), 0o700); err == nil || errors.Is(err, fs.ErrExist) {
+			f, err = os.OpenFile(w.name(n), flags, 0o600)
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,7 @@ func TestTorn(t *testing.T) {
 
 // A log that cannot be written loses data and says so; the writer's caller sees no error.
 func TestUnwritable(t *testing.T) {
-	w := Create(filepath.Join(t.TempDir(), "missing", "log"), 0)
+	w := Create(filepath.Join(t.TempDir(), "missing", "missing", "log"), 0)
 	if n, err := w.To(Stdout, 1).Write([]byte("lost")); n != 4 || err != nil {
 		t.Fatal(n, err)
 	}
