@@ -20,6 +20,7 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/snapshot"
 	"github.com/caisson-dev/caisson/runner/store"
 )
 
@@ -125,15 +126,17 @@ func (b *bench) process(t *testing.T, act string, args ...string) *exec.Cmd {
 	return c
 }
 
-// kills is how often TestKillAnywhere kills.
+// kills is how often TestKillAnywhere kills. With a second driver only what the layers do is new.
 func kills() int {
 	switch {
 	case os.Getenv("CAISSON_TEST_LONG") != "":
 		return 500
 	case testing.Short():
 		return 15
+	case driver == snapshot.DriverCopy:
+		return 20
 	}
-	return 60
+	return 40
 }
 
 // Killed at any moment, a supervisor leaves nothing: after the next look there is no process, mount, cgroup or directory
