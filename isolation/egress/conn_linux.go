@@ -39,13 +39,17 @@ type flow struct {
 	held    atomic.Int32 // how many directions wait for the rate
 	out, in atomic.Int64
 
-	mu       sync.Mutex
-	ends     []func() // what ends it at once
-	ended    bool
-	why      Event // of a cut
-	upgrade  atomic.Bool
-	switched chan bool
+	mu    sync.Mutex
+	ends  []func() // what ends it at once
+	ended bool
+	why   Event // of a cut
+
+	look   atomic.Pointer[look] // at what the server says first; nil: nobody waits for it
+	answer chan bool            // what was seen
 }
+
+// look reads what a server says first, as far as it needs, and returns what it means and what was read.
+type look func(io.Reader) (meaning bool, read []byte, err error)
 
 // connection decides about one that the sandbox opens. It has a goroutine of its own.
 func (g *Gateway) connection(r *tcp.ForwarderRequest) {
@@ -89,7 +93,7 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 
 // newFlow is a connection, whose context ends when it is cut, or done.
 func (g *Gateway) newFlow(t target, e Event) (f *flow, done context.CancelFunc) {
-	f = &flow{g: g, t: t, event: e, began: time.Now(), switched: make(chan bool, 1)}
+	f = &flow{g: g, t: t, event: e, began: time.Now(), answer: make(chan bool, 1)}
 	f.ctx, done = context.WithCancel(g.ctx)
 	f.ending(done)
 	f.touch()
@@ -143,23 +147,40 @@ func (f *flow) secure(r *tcp.ForwarderRequest) {
 		return
 	}
 	_ = in.SetReadDeadline(time.Time{})
-	out, err := f.dial()
+	out, err := f.dial(false)
 	if err != nil {
 		abort()
 		f.end(verdictOf(err), err)
 		return
 	}
-	f.relay(in, out, func(dst *meter) error {
+	again := look(asksAgain)
+	f.look.Store(&again)
+	f.relay(in, out.Conn, func(dst *meter) error {
 		if _, err := dst.Write(hello); err != nil {
 			return err
+		}
+		if f.answered() {
+			if err := passSecond(dst, in, f.t.name); err != nil {
+				return err
+			}
 		}
 		return splice.Copy(dst, in)
 	}, abort)
 }
 
+// answered waits for what look sees.
+func (f *flow) answered() bool {
+	select {
+	case meaning := <-f.answer:
+		return meaning
+	case <-f.ctx.Done():
+		return false
+	}
+}
+
 // plain dials first, so that a refused connection is one inside too.
 func (f *flow) plain(r *tcp.ForwarderRequest) {
-	out, err := f.dial()
+	out, err := f.dial(true)
 	if err != nil {
 		r.Complete(true)
 		f.end(verdictOf(err), err)
@@ -171,20 +192,16 @@ func (f *flow) plain(r *tcp.ForwarderRequest) {
 		f.end(VerdictFailed, err)
 		return
 	}
-	f.relay(in, out, func(dst *meter) error {
+	f.relay(in, out.Conn, func(dst *meter) error {
 		splice.Await(in)
 		q := newRequests(f.t, in, dst)
-		q.headers = f.g.opt.Headers
+		q.headers, q.proxy = f.g.opt.Headers, out.proxy
 		q.rest = func() error { return splice.Copy(dst, in) }
-		q.asked = func() { f.upgrade.Store(true) }
-		q.upgraded = func() bool {
-			select {
-			case ok := <-f.switched:
-				return ok
-			case <-f.ctx.Done():
-				return false
-			}
+		q.asked = func() {
+			switches := look(switches)
+			f.look.Store(&switches)
 		}
+		q.upgraded = f.answered
 		return q.forward()
 	}, abort)
 }
@@ -209,13 +226,14 @@ func accept(r *tcp.ForwarderRequest) (*splice.Conn, func(), error) {
 	return splice.NewConn(q, e), e.Abort, nil
 }
 
-func (f *flow) dial() (net.Conn, error) {
+// dial connects outside. What is plain may go to a proxy request by request.
+func (f *flow) dial(plain bool) (outer, error) {
 	rule := f.g.rule()
-	out, at, err := f.g.opt.Outside.connect(f.ctx, rule, f.t)
+	out, err := f.g.opt.Outside.connect(f.ctx, rule, f.t, plain)
 	f.mu.Lock()
-	f.dialled = at
+	f.dialled = out.at
 	f.mu.Unlock()
-	f.event.Dialled = at
+	f.event.Dialled = out.at
 	if err == nil && f.g.rule() != rule {
 		f.g.review(f) // while we dialled
 	}
@@ -253,41 +271,26 @@ func (f *flow) relay(in, out net.Conn, upwards func(*meter) error, abort func())
 	f.end(VerdictAllowed, nil)
 }
 
-// downwards copies what the server sends, and looks at the first answer when the client has asked for another protocol.
+// downwards copies what the server sends, and looks at what it says first when somebody waits for that.
 func (f *flow) downwards(dst *meter, src io.Reader) error {
 	defer func() {
 		select {
-		case f.switched <- false:
+		case f.answer <- false:
 		default:
 		}
 	}()
 	splice.Await(src)
-	if f.upgrade.Load() {
-		if err := f.answered(dst, src); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
+	if look := f.look.Load(); look != nil {
+		meaning, read, err := (*look)(src)
+		f.answer <- meaning
+		if _, werr := dst.Write(read); werr != nil {
+			return werr
+		}
+		if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			return err
 		}
 	}
 	return splice.Copy(dst, src)
-}
-
-// answered copies what an answer begins with, and says whether the server agrees to another protocol.
-func (f *flow) answered(dst *meter, src io.Reader) error {
-	b, back := splice.Borrow()
-	defer back()
-	n, err := 0, error(nil)
-	for err == nil && n < 12 { // HTTP/1.1 101
-		var more int
-		more, err = src.Read(b[n:])
-		n += more
-	}
-	f.switched <- switched(b[:n])
-	if _, werr := dst.Write(b[:n]); werr != nil {
-		return werr
-	}
-	return err
 }
 
 // Publish shows a port of the sandbox on the host, until stop.

@@ -65,8 +65,16 @@ type refusedError struct{ v Verdict }
 
 func (e *refusedError) Error() string { return e.v.Reason }
 
+// outer is a connection outside.
+type outer struct {
+	net.Conn
+	at    netip.AddrPort // who is at its other end; not valid: whoever a proxy found
+	proxy *url.URL       // who is at its other end and wants every request with its destination; nil: nobody
+}
+
 // connect dials a destination that the rule allows. What a name resolves to is decided about, and exactly that is dialled.
-func (o *Outside) connect(ctx context.Context, r *Rule, t target) (net.Conn, netip.AddrPort, error) {
+// What is plain is HTTP/1 if it is for port 80.
+func (o *Outside) connect(ctx context.Context, r *Rule, t target, plain bool) (outer, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
 	if t.name == HostName {
@@ -74,25 +82,29 @@ func (o *Outside) connect(ctx context.Context, r *Rule, t target) (net.Conn, net
 	}
 	via, err := o.proxyFor(t)
 	if err != nil {
-		return nil, netip.AddrPort{}, err
+		return outer{}, err
 	}
 	found, err := o.look(ctx, r, t)
 	if via == nil {
 		if err != nil {
-			return nil, netip.AddrPort{}, err
+			return outer{}, err
 		}
 		return o.first(ctx, found, t.port)
 	}
 	_, refused := errors.AsType[*refusedError](err)
+	asks := plain && t.port == 80 && (via.Scheme == "http" || via.Scheme == "https") // many take no CONNECT to that port
 	switch {
-	case r.spells(t) && !refused: // proxies have rules for names, and may be the only ones to resolve this one
-		c, err := throughProxy(ctx, via, t.String())
-		return c, netip.AddrPort{}, err
-	case err != nil && !refused:
-		return nil, netip.AddrPort{}, &refusedError{Verdict{Rule: string(r.mode), Remedy: t.String(),
+	case err != nil && !refused && !r.spells(t):
+		return outer{}, &refusedError{Verdict{Rule: string(r.mode), Remedy: t.String(),
 			Reason: fmt.Sprintf("what %s is, only the host's proxy knows: %v", t.name, err)}}
-	case err != nil:
-		return nil, netip.AddrPort{}, err
+	case refused:
+		return outer{}, err
+	case asks && (t.name == "" || r.spells(t)):
+		c, err := dialProxy(ctx, via)
+		return outer{Conn: c, proxy: via}, err
+	case r.spells(t): // proxies have rules for names, and may be the only ones to resolve this one
+		c, err := throughProxy(ctx, via, t.String())
+		return outer{Conn: c}, err
 	}
 	// The proxy is given what was looked at: it could find something else under the name.
 	proxied := Outside{Dial: func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
@@ -119,17 +131,18 @@ func (o *Outside) look(ctx context.Context, r *Rule, t target) ([]netip.Addr, er
 	if len(found) == 0 {
 		return nil, &net.DNSError{Err: "no address", Name: t.name, IsNotFound: true}
 	}
+	list := make([]netip.Addr, len(found)) // theirs may be somebody else's too
 	for i, a := range found {
-		found[i] = a.Unmap()
-		if v := r.decideAddr(t, found[i]); !v.Allowed {
+		list[i] = a.Unmap()
+		if v := r.decideAddr(t, list[i]); !v.Allowed {
 			return nil, &refusedError{v}
 		}
 	}
-	return found, nil
+	return list, nil
 }
 
 // first dials the addresses in turn.
-func (o *Outside) first(ctx context.Context, list []netip.Addr, port uint16) (net.Conn, netip.AddrPort, error) {
+func (o *Outside) first(ctx context.Context, list []netip.Addr, port uint16) (outer, error) {
 	dial := o.Dial
 	if dial == nil {
 		dial = func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
@@ -147,11 +160,11 @@ func (o *Outside) first(ctx context.Context, list []netip.Addr, port uint16) (ne
 		}
 		c, err := dial(share, ap)
 		if err == nil {
-			return c, ap, nil
+			return outer{Conn: c, at: ap}, nil
 		}
 		errs = append(errs, err)
 	}
-	return nil, netip.AddrPort{}, errs[len(errs)-1]
+	return outer{}, errs[len(errs)-1]
 }
 
 // proxyFor is the proxy for a destination, if there is one.
@@ -184,24 +197,37 @@ func throughProxy(ctx context.Context, via *url.URL, to string) (net.Conn, error
 	return nil, fmt.Errorf("the host's proxy is of an unknown kind: %s", via.Scheme)
 }
 
-func throughHTTP(ctx context.Context, via *url.URL, to string) (net.Conn, error) {
+// dialProxy connects to an HTTP proxy.
+func dialProxy(ctx context.Context, via *url.URL) (net.Conn, error) {
 	address := via.Host
 	if via.Port() == "" {
 		address = net.JoinHostPort(via.Hostname(), map[string]string{"http": "80", "https": "443"}[via.Scheme])
 	}
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if via.Scheme == "https" {
+		return (&tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12}}).DialContext(ctx, "tcp", address)
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", address)
+}
+
+// credentials are what a proxy wants to hear; "" nothing.
+func credentials(via *url.URL) string {
+	if via.User == nil {
+		return ""
+	}
+	password, _ := via.User.Password()
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(via.User.Username()+":"+password))
+}
+
+func throughHTTP(ctx context.Context, via *url.URL, to string) (net.Conn, error) {
+	c, err := dialProxy(ctx, via)
 	if err != nil {
 		return nil, err
-	}
-	if via.Scheme == "https" {
-		c = tls.Client(c, &tls.Config{ServerName: via.Hostname(), MinVersion: tls.VersionTLS12})
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	r := &http.Request{Method: http.MethodConnect, URL: &url.URL{Opaque: to}, Host: to, Header: http.Header{}}
-	if u := via.User; u != nil {
-		password, _ := u.Password()
-		r.Header.Set("Proxy-Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(u.Username()+":"+password)))
+	if value := credentials(via); value != "" {
+		r.Header.Set("Proxy-Authorization", value)
 	}
 	br := bufio.NewReader(c)
 	if err = r.Write(c); err == nil {
@@ -213,8 +239,11 @@ func throughHTTP(ctx context.Context, via *url.URL, to string) (net.Conn, error)
 			}
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, errors.Join(err, c.Close())
+	case br.Buffered() == 0:
+		return c, nil
 	}
 	return &buffered{Conn: c, r: br}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httputil"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -45,6 +46,7 @@ type requests struct {
 	t       target
 	strict  bool
 	headers []Header
+	proxy   *url.URL // of the host, whom dst leads to; nil: to the destination
 	src     *headReader
 	br      *bufio.Reader
 	dst     io.Writer
@@ -301,6 +303,13 @@ func (q *requests) write(r *http.Request) error {
 	if !strings.HasPrefix(uri, "/") {
 		uri = r.URL.RequestURI() // the absolute form is for proxies
 	}
+	if q.proxy != nil {
+		uri = "http://" + strings.TrimSuffix(q.t.String(), ":80") + strings.TrimPrefix(uri, "*") // RFC 9112, 3.2.4
+		r.Header.Del("Proxy-Authorization")
+		if value := credentials(q.proxy); value != "" {
+			r.Header.Set("Proxy-Authorization", value)
+		}
+	}
 	head := &bytes.Buffer{}
 	fmt.Fprintf(head, "%s %s HTTP/%d.%d\r\n", r.Method, uri, r.ProtoMajor, min(r.ProtoMinor, 1))
 	if r.Host != "" {
@@ -346,8 +355,11 @@ func (q *requests) write(r *http.Request) error {
 	return errors.Join(err, r.Body.Close())
 }
 
-// switched reads a response's head and reports whether the server changes the protocol.
-func switched(head []byte) bool {
-	fields := strings.Fields(string(head[:min(len(head), 64)]))
-	return len(fields) >= 2 && strings.HasPrefix(fields[0], "HTTP/1.") && fields[1] == "101"
+// switches reads what a response begins with and reports whether the server changes the protocol.
+func switches(r io.Reader) (yes bool, read []byte, err error) {
+	read = make([]byte, 64)
+	n, err := io.ReadAtLeast(r, read, len("HTTP/1.1 101"))
+	read = read[:n]
+	fields := strings.Fields(string(read))
+	return len(fields) >= 2 && strings.HasPrefix(fields[0], "HTTP/1.") && fields[1] == "101", read, err
 }

@@ -153,7 +153,7 @@ func TestThroughProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := len(asked())
-		conn, _, err := o.connect(t.Context(), r, target{name: c.name, port: 443})
+		conn, err := o.connect(t.Context(), r, target{name: c.name, port: 443}, false)
 		got := strings.Join(asked()[before:], ", ")
 		if got != c.want {
 			t.Errorf("%+v: %s: the proxy was asked for %q, want %q (%v)", c.policy, c.name, got, c.want, err)
@@ -161,7 +161,7 @@ func TestThroughProxy(t *testing.T) {
 		if _, refused := errors.AsType[*refusedError](err); c.want == "" && !refused {
 			t.Errorf("%+v: %s: %v", c.policy, c.name, err)
 		}
-		if conn != nil {
+		if conn.Conn != nil {
 			if b, err := io.ReadAll(conn); err != nil || string(b) != "hello" {
 				t.Errorf("%q %v", b, err)
 			}
