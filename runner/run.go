@@ -288,7 +288,7 @@ func (t *task) forward() (stop func()) {
 // seal ends everything of the task that runs, seals the state, and reads what changed.
 func (t *task) seal(ctx context.Context) error {
 	var g errgroup.Group // a crash between the two is one in either state
-	if t.saved == nil {
+	if t.saved == nil && !t.req.Remove { // of what goes with its task a crash leaves nothing, in either
 		g.Go(func() error { return t.to(ctx, StateSealing, "the steps have ended", nil) })
 	} else {
 		t.plan(StateSealing, "the steps have ended", nil)
