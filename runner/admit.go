@@ -3,7 +3,6 @@ package runner
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -62,7 +61,7 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	if t.mounts, err = s.mounts(r); err != nil {
 		return nil, typed(err, "looking at the mounts")
 	}
-	if t.profile, err = json.Marshal(r.Profile); err != nil {
+	if t.profile, err = s.keptProfile(r.Profile); err != nil {
 		return nil, typed(err, "recording the profile")
 	}
 	return t, typed(s.find(ctx, t), "admitting the task")

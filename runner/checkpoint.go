@@ -121,6 +121,7 @@ type RollbackOptions struct {
 	LastGood bool     // to RefLastGood
 	Paths    []string // globs: only these
 	Smart    []string // paths: only these, which something found fault with
+	Named    bool     // only the paths that gates named at the newest checkpoint which they judged
 	DryRun   bool
 	Keep     bool // live processes go on; refused with CodeHeld while one holds the workspace or HOME
 	NoUndo   bool // do not seal first: what is thrown away is gone

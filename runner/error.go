@@ -60,6 +60,7 @@ const (
 	CodeKey           = "key"           // the idempotency key stands for something else
 	CodeCommand       = "command"       // the gate command denies a step
 	CodeAsk           = "ask"           // the gate command wants a person to decide about a step, and none has
+	CodeApproval      = "approval"      // a gate blocks a promotion until a person lets it pass
 	CodeResume        = "resume"        // a step was interrupted, and nobody said whether it may run again
 )
 

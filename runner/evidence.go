@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"errors"
 	"io"
 	"slices"
 
@@ -21,9 +22,11 @@ func (t *task) led() []gates.Evidence {
 		return list
 	}
 	a, cut, err := artifacts.Of(t.dir).Put(func(w io.Writer) error {
-		return logfile.Replay(t.s.logPath(t.feature.ID, t.res.TaskID), func(r logfile.Record) error {
-			return LogOptions{}.write(r, w, w)
+		clean := t.s.opt.Redact.Writer(w)
+		err := logfile.Replay(t.s.logPath(t.feature.ID, t.res.TaskID), func(r logfile.Record) error {
+			return LogOptions{}.write(r, clean, clean)
 		})
+		return errors.Join(err, clean.Close())
 	})
 	if err != nil {
 		a = gates.Artifact{}
@@ -72,11 +75,21 @@ func (x *session) attach(ctx context.Context, state *judged, verdicts []gates.Ve
 		if v.Status == gates.Skipped {
 			continue
 		}
+		v.Findings, v.Reason = x.s.clean(v.Findings), x.s.opt.Redact.Text(v.Reason)
 		v.Evidence = slices.Concat(v.Evidence, led(v)) // the first may lie in a cache
 		if v.Gate == "command" {
 			v.Evidence = append(v.Evidence, commands(state.steps)...)
 		}
 	}
+}
+
+// clean takes secrets out of what gates say; the findings may lie in a cache.
+func (s *Supervisor) clean(findings []gates.Finding) []gates.Finding {
+	findings = slices.Clone(findings)
+	for i := range findings {
+		findings[i].Message, findings[i].Remedy = s.opt.Redact.Text(findings[i].Message), s.opt.Redact.Text(findings[i].Remedy)
+	}
+	return findings
 }
 
 // verdictsOf are those of a checkpoint, or of the one that it is equal to; none when that is not known.

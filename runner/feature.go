@@ -130,7 +130,7 @@ func (s *Supervisor) info(f *FeatureRecord, running []TaskRecord, held flock.Tab
 	if t := f.Last; t != nil {
 		i.State, i.Updated, i.Live = t.State, t.Updated, !t.State.Ended()
 		if len(t.Steps) > 0 {
-			i.Command = t.Steps[0].Args
+			i.Command = s.shownArgs(&t.Steps[0])
 		}
 		if r := result(t); r != nil {
 			i.Verdict = r.Verdict
@@ -143,7 +143,7 @@ func (s *Supervisor) info(f *FeatureRecord, running []TaskRecord, held flock.Tab
 	}
 	for j := range running {
 		if i.Live {
-			i.Running = append(i.Running, taskInfo(&running[j]))
+			i.Running = append(i.Running, s.taskInfo(&running[j]))
 		}
 	}
 	return i
@@ -176,7 +176,7 @@ func (s *Supervisor) Feature(ctx context.Context, ref string) (*FeatureInfo, err
 	}
 	info := s.info(&f, slices.DeleteFunc(slices.Clone(tasks), func(t TaskRecord) bool { return t.State.Ended() }), flock.Holders())
 	for i := range tasks {
-		info.Tasks = append(info.Tasks, taskInfo(&tasks[i]))
+		info.Tasks = append(info.Tasks, s.taskInfo(&tasks[i]))
 	}
 	rows, err := s.opt.Journal.Checkpoints(ctx, f.ID)
 	if err != nil {
@@ -202,12 +202,16 @@ func (s *Supervisor) Task(ctx context.Context, id string) (*TaskInfo, error) {
 	if err != nil {
 		return nil, explain(err, "task", id)
 	}
-	info := taskInfo(&t)
+	info := s.taskInfo(&t)
 	return &info, nil
 }
 
-func taskInfo(t *TaskRecord) TaskInfo {
-	return TaskInfo{ID: t.ID, Feature: t.FeatureID, State: t.State, Steps: t.Steps, ProfileDigest: t.ProfileDigest,
+func (s *Supervisor) taskInfo(t *TaskRecord) TaskInfo {
+	steps := make([]StepRecord, 0, len(t.Steps))
+	for _, st := range t.Steps {
+		steps = append(steps, s.shown(st))
+	}
+	return TaskInfo{ID: t.ID, Feature: t.FeatureID, State: t.State, Steps: steps, ProfileDigest: t.ProfileDigest,
 		Created: t.Created, Updated: t.Updated, Result: result(t)}
 }
 
@@ -317,6 +321,10 @@ func (s *Supervisor) unchanged(ctx context.Context, f *FeatureRecord) error {
 // need its layers, these and the record stay.
 func (s *Supervisor) destroy(ctx context.Context, f *FeatureRecord) error {
 	if !f.Retired {
+		waiting, _ := s.waiting(ctx, f.ID) // what cannot be read goes all the same
+		if err := s.giveUp(ctx, waiting, VerdictGate, "the feature was removed with its change"); err != nil {
+			return err
+		}
 		if err := s.opt.Journal.Retire(ctx, f.ID); err != nil {
 			return err
 		}

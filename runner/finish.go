@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -55,7 +54,9 @@ func (t *task) finish(ctx context.Context, err error) error {
 			t.res.LastGood = good.ID
 		}
 	}
-	t.res.State = endOf(t.res.Verdict)
+	if t.res.State = endOf(t.res.Verdict); t.waits && t.res.Verdict == VerdictGate {
+		t.res.State = StateAwaitingApproval
+	}
 	t.res.Ended = time.Now()
 	return errors.Join(err, typed(t.end(ctx), "recording a task's end"))
 }
@@ -65,7 +66,7 @@ func (t *task) finish(ctx context.Context, err error) error {
 func (t *task) end(ctx context.Context) error {
 	remove := t.owner && t.live == nil && (t.req.Remove || t.fresh && !t.ran)
 	t.res.Kept = !remove
-	text, err := json.Marshal(&t.res)
+	text, err := t.s.hide(&t.res)
 	if err != nil {
 		return err
 	}

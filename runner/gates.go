@@ -8,11 +8,13 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/gates/builtin"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner/artifacts"
+	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -32,7 +34,7 @@ func (x *session) ask(ctx context.Context, p *profiles.Effective, state *judged,
 	if err != nil {
 		return nil, refuse(CodeConfiguration, "correct the profile", "%v", err)
 	}
-	pipeline, err := gates.New(list, gates.Options{Cache: &x.s.verdicts, Artifacts: artifacts.Of(x.dir).Size})
+	pipeline, err := gates.New(list, gates.Options{Cache: x.s.opt.Journal, Approved: x.approved(ctx), Artifacts: artifacts.Of(x.dir).Size})
 	if err != nil {
 		return nil, refuse(CodeConfiguration, "correct the profile", "%v", err)
 	}
@@ -66,16 +68,23 @@ func (j *judged) gated(workspace *os.Root) *gates.Change {
 			target, err := workspace.Readlink(path)
 			return target, err == nil
 		},
+		Identify: func(path string) string { return hostfile.Identity(workspace, path) },
 	}
+	known := true
 	for i, e := range c.Entries {
 		out.Entries[i] = gates.Entry{
 			Path: e.Path, Kind: gates.Kind(e.Kind), Type: gates.FileType(e.Type), OldType: gates.FileType(e.OldType),
 			Mode: e.Mode, OldMode: e.OldMode, Size: e.Size, OldSize: e.OldSize, Link: e.Link, OldLink: e.OldLink,
 			Binary: e.Binary, Xattrs: e.Xattrs,
 		}
-		fmt.Fprintf(tree, " %o %d %q", e.OldMode, e.OldSize, e.OldLink) // which the digest does not hold
+		if old, ok := c.Entries[i].Old(); ok { // which the digest does not hold
+			fmt.Fprintf(tree, " %q %+v", e.OldLink, old)
+			known = known && hostfile.Settled(time.Unix(old.Ctime[0], old.Ctime[1]))
+		}
 	}
-	out.Tree = fmt.Sprintf("%x", tree.Sum(nil))
+	if known {
+		out.Tree = fmt.Sprintf("%x", tree.Sum(nil))
+	}
 	return out
 }
 

@@ -52,7 +52,7 @@ type Journal interface {
 	Feature(ctx context.Context, ref string) (FeatureRecord, error)
 	// Features lists, newest first, each with its newest task.
 	Features(ctx context.Context) ([]FeatureRecord, error)
-	// Task finds by id. ErrNotFound.
+	// Task finds by id, or by a unique prefix of one. ErrNotFound; *Error with CodeAmbiguous.
 	Task(ctx context.Context, id string) (TaskRecord, error)
 	// Tasks lists a feature's, oldest first.
 	Tasks(ctx context.Context, featureID string) ([]TaskRecord, error)
@@ -74,7 +74,43 @@ type Journal interface {
 	Audit(ctx context.Context, featureID string) ([]AuditRecord, error)
 
 	CheckpointJournal
+	VerdictJournal
 	Close() error
+}
+
+// VerdictJournal is the part of a journal that remembers what follows from verdicts, and, as a gates.Cache, what gates said of
+// trees that may come again.
+type VerdictJournal interface {
+	gates.Cache
+	// Failures are those that stand at a checkpoint: of each gate the newest, on the way back from it to what was promoted
+	// last, through forks and dropped checkpoints too, unless the gate has passed since.
+	Failures(ctx context.Context, checkpoint string) ([]Failure, error)
+	// Approve records that a person lets a gate's failure pass, with an audit row. ErrNotFound for an unknown feature.
+	Approve(ctx context.Context, a Approval) error
+	// Approvals lists a feature's, oldest first.
+	Approvals(ctx context.Context, featureID string) ([]Approval, error)
+}
+
+// Failure is a verdict that blocks, and the checkpoint that it judged.
+type Failure struct {
+	Checkpoint string
+	Verdict    gates.Verdict
+}
+
+// Approval is a person's word that a gate's failure may pass. It holds for the change that was judged, while the gate with the
+// same configuration finds no more in it (gates.Verdict.CoveredBy), and in no other feature.
+type Approval struct {
+	At           time.Time     `json:"at"`
+	Feature      string        `json:"feature"` // id
+	TaskID       string        `json:"task,omitempty"`
+	Checkpoint   string        `json:"checkpoint"` // id of the one that was judged
+	Gate         string        `json:"gate"`
+	GateDigest   string        `json:"gate_digest"`
+	ChangeDigest string        `json:"change_digest"`
+	UID          int           `json:"uid"` // on the host
+	By           string        `json:"by"`  // the name that this uid has there
+	Reason       string        `json:"reason"`
+	Verdict      gates.Verdict `json:"-"` // that was approved
 }
 
 // CheckpointJournal is the part of a journal that remembers checkpoints. The disk is the truth about which there are;
@@ -97,7 +133,8 @@ type CheckpointJournal interface {
 	LastGood(ctx context.Context, featureID string) (CheckpointRecord, error)
 	// DropCheckpoints forgets, with the verdicts; children keep the parent's id. All or none: ErrNotFound.
 	DropCheckpoints(ctx context.Context, featureID string, ids ...string) error
-	// AddVerdicts stores what gates say of a checkpoint; a gate's newer verdict replaces its older one. ErrNotFound.
+	// AddVerdicts stores what gates say of a checkpoint; a gate's newer verdict replaces its older one. A failure that blocks
+	// is replaced by a pass or by another such failure alone. ErrNotFound.
 	AddVerdicts(ctx context.Context, checkpoint string, v []gates.Verdict) error
 
 	// AddFileEvents appends to the log of what happened to files, which keeps the newest 20,000 of each feature.

@@ -26,7 +26,7 @@ type Judged struct {
 // what a command can do in spite of it, the sandbox bounds.
 func (t *task) judge() error {
 	gate := t.req.Profile.Gates.Command
-	if gate.Mode == gates.ModeOff || gate.Mode == "" { // "": a task of a version that had no such gate goes on
+	if gate.Mode == "" || t.req.Profile.Gates.Mode("command") == gates.ModeOff { // "": a task of a version that had no such gate goes on
 		return nil
 	}
 	scripts := &scripts{workspace: t.req.Workspace}
@@ -39,21 +39,34 @@ func (t *task) judge() error {
 			continue
 		}
 		if gate.Mode != gates.ModeWarn {
-			return refusedCommand(i+1, r)
+			return refusedCommand(i+1, st.Args, r)
 		}
 		t.res.Judged = append(t.res.Judged, Judged{Step: i + 1, Result: r, Evidence: []gates.Evidence{gates.OfCommand(i+1, st.Args)}})
 	}
 	return nil
 }
 
+// judgedError is what the gate command said of a step, beneath the refusal of it.
+type judgedError struct {
+	step     int
+	findings []command.Finding
+	text     gates.Evidence
+}
+
+func (e *judgedError) Error() string { return e.findings[0].Message }
+
 // refusedCommand is the refusal of a step by the gate command.
-func refusedCommand(step int, r command.Result) *Error {
+func refusedCommand(step int, args []string, r command.Result) *Error {
 	f := r.Findings[0]
 	cause := fmt.Sprintf("step %d: %s: %q (rule %s, at %d:%d)", step, f.Message, f.Text, f.Rule, f.Line, f.Column)
+	var e *Error
 	if r.Verdict == command.Ask {
-		return refuse(CodeAsk, cmp.Or(f.Safer, "start it at a terminal, where it asks, or set gates.command.on_ask: allow in the profile"), "a person has to decide: %s", cause)
+		e = refuse(CodeAsk, cmp.Or(f.Safer, "start it at a terminal, where it asks, or set gates.command.on_ask: allow in the profile"), "a person has to decide: %s", cause)
+	} else {
+		e = refuse(CodeCommand, cmp.Or(f.Safer, "`caisson gate try command` tells what the rules say of a command line"), "%s", cause)
 	}
-	return refuse(CodeCommand, cmp.Or(f.Safer, "`caisson gate try command` tells what the rules say of a command line"), "%s", cause)
+	e.Err = &judgedError{step, r.Findings, gates.OfCommand(step, args)}
+	return e
 }
 
 // scripts reads scripts that commands name, in the workspace as it was before the feature.

@@ -113,7 +113,7 @@ func (x *session) newUplink() *uplink.Uplink {
 	}
 	for i := range x.policy.Network.Secrets {
 		if h, err := x.policy.Network.Secrets[i].Added(x.environ); err == nil { // profiles have checked it
-			o.Headers = append(o.Headers, h)
+			o.Headers = append(o.Headers, x.learning(&x.policy.Network.Secrets[i], h))
 		}
 	}
 	x.network.store = func(list []NetworkEvent) error { return x.s.opt.Journal.AddNetworkEvents(context.Background(), list) }

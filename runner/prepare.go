@@ -252,8 +252,14 @@ func (s *Supervisor) describe(t *task) (*isolation.Spec, error) {
 		{Target: snapshot.HomeTarget, Lower: []isolation.Layer{{Path: filepath.Join(base, "home/lower")}},
 			Upper: filepath.Join(base, "layers/1/h"), Work: filepath.Join(base, "layers/1/hw")},
 	}
+	defer s.know(t.req)()
 	spec, err := t.spec(root, list)
-	return spec, typed(err, "describing the sandbox")
+	if err != nil {
+		return nil, typed(err, "describing the sandbox")
+	}
+	process := spec.OCI.Process
+	process.Args, process.Env = s.opt.Redact.Args(process.Args), s.opt.Redact.Env(process.Env)
+	return spec, nil
 }
 
 func summary(c *snapshot.Change) *ChangeSummary {

@@ -34,6 +34,8 @@ type PromoteResult struct {
 	Kind       string                  `json:"kind"`
 	Change     ChangeSummary           `json:"change"`
 	Gates      []gates.Verdict         `json:"gates"`
+	Approvals  []Approval              `json:"approvals,omitempty"` // that let gates pass which had failed
+	Unjudged   bool                    `json:"unjudged,omitempty"`  // the profile has switched the gates off
 	Report     *snapshot.PromoteReport `json:"report,omitempty"`
 }
 
@@ -51,6 +53,9 @@ func (s *Supervisor) Promote(ctx context.Context, ref string, o PromoteOptions) 
 	var r *PromoteResult
 	err = s.use(ctx, parsed.Feature, writing, func(x *session) (err error) {
 		r, err = x.judgeAndPromote(ctx, parsed, o)
+		if err != nil && !o.Check {
+			err = x.refusedPromotion(ctx, r, typed(err, "promoting "+ref))
+		}
 		return err
 	})
 	return r, typed(err, "promoting "+ref)
@@ -77,7 +82,7 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if err != nil {
 		return nil, err
 	}
-	r := &PromoteResult{Feature: x.feature.Name, Kind: o.Kind, Change: *summary(c), Checkpoint: at}
+	r := &PromoteResult{Feature: x.feature.Name, Kind: o.Kind, Change: *summary(c), Checkpoint: at, Unjudged: !policy.Gates.On()}
 	if r.Change.Empty() && o.Check {
 		return r, nil
 	}
@@ -90,8 +95,8 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if gates.Blocked(r.Gates) {
 		return r, blockedError(x.feature.Name, r.Gates)
 	}
-	if o.Check {
-		return r, nil
+	if r.Approvals, err = x.approvals(ctx, r.Gates); err != nil || o.Check {
+		return r, err
 	}
 	if err := x.s.opt.Journal.Promoting(ctx, x.feature.ID, true); err != nil {
 		return r, err
@@ -100,9 +105,17 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	ctx = context.WithoutCancel(ctx)
 	r.Report, err = x.promote(ctx, c, o, at)
 	if err == nil {
-		err = x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "promote", To: at, Cause: o.Kind})
+		err = x.s.opt.Journal.Note(ctx, x.promotion("", at, o.Kind, r.Gates, r.Approvals))
+	}
+	if err == nil && o.Kind != PromotePatch {
+		err = x.arrived(ctx, r)
 	}
 	return r, errors.Join(err, x.s.opt.Journal.Promoting(ctx, x.feature.ID, false))
+}
+
+// promoteOptionsOf is how a task's change is promoted.
+func promoteOptionsOf(r *Request) PromoteOptions {
+	return PromoteOptions{Kind: r.Promote, PatchFile: r.PatchFile}
 }
 
 // validate runs the gates on a sealed state, and stores with it what they say.
@@ -110,6 +123,9 @@ func (x *session) validate(ctx context.Context, p *profiles.Effective, state *ju
 	start := time.Now()
 	verdicts, err := x.ask(ctx, p, state, allow)
 	if err != nil {
+		return nil, err
+	}
+	if verdicts, err = x.standing(ctx, state, verdicts); err != nil {
 		return nil, err
 	}
 	x.s.timed(Timing{FeatureID: x.feature.ID, Kind: TimingValidation, At: start, Took: time.Since(start)})

@@ -175,7 +175,7 @@ func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, id string)
 			m.Step = &StepMove{N: st.N, From: StepRunning, To: StepInterrupted, Command: &Command{Verdict: VerdictInterrupted}}
 			st.State = StepInterrupted
 		}
-		r.Steps = append(r.Steps, StepResult{N: st.N, Args: st.Args, State: st.State, Checkpoint: st.Checkpoint})
+		r.Steps = append(r.Steps, StepResult{N: st.N, Args: s.shownArgs(&st), State: st.State, Checkpoint: st.Checkpoint})
 	}
 	if m.Result, err = json.Marshal(&r); err != nil {
 		return err

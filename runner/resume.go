@@ -25,30 +25,6 @@ type taskOptions struct {
 	Publish        []egress.Publish  `json:"publish,omitempty"`
 }
 
-// stepOptions is what the journal keeps of a step, besides its arguments.
-type stepOptions struct {
-	Step
-	Env []string `json:"env,omitempty"`
-	UID *uint32  `json:"uid,omitempty"`
-	GID *uint32  `json:"gid,omitempty"`
-}
-
-func (st *Step) options() (json.RawMessage, error) {
-	return json.Marshal(stepOptions{Step: *st, Env: st.Env, UID: st.UID, GID: st.GID})
-}
-
-func stepOf(r *StepRecord) (Step, error) {
-	var o stepOptions
-	if len(r.Options) > 0 {
-		if err := json.Unmarshal(r.Options, &o); err != nil {
-			return Step{}, err
-		}
-	}
-	st := o.Step
-	st.Args, st.Env, st.UID, st.GID, st.Retry = r.Args, o.Env, o.UID, o.GID, r.Retry
-	return st, nil
-}
-
 // Resume goes on with a task that failed, was cancelled or interrupted, at its first step that is not done and on the
 // checkpoint before it, under the same profile. ref is the task's id, or a feature, whose newest task is meant. A step
 // that was interrupted is run again only if it may be (Step.Retry, RetryInterrupted); else the error is CodeResume.
@@ -90,12 +66,25 @@ func (s *Supervisor) resume(ctx context.Context, ref string, o *ResumeOptions) (
 	if err != nil {
 		return nil, err
 	}
+	forget := s.know(r)
+	t, err := s.takeUp(ctx, r, &record, o)
+	if err != nil {
+		forget()
+		return nil, s.told(err)
+	}
+	t.untilEnd(forget)
+	s.remember(t)
+	return t, nil
+}
+
+// takeUp admits and submits a recorded task.
+func (s *Supervisor) takeUp(ctx context.Context, r *Request, record *TaskRecord, o *ResumeOptions) (*task, error) {
 	t, err := s.admit(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	t.resumed = &record
-	if err := t.goOnAt(&record, o); err != nil {
+	t.resumed = record
+	if err := t.goOnAt(record, o); err != nil {
 		return nil, err
 	}
 	if err := t.judge(); err != nil {
@@ -106,7 +95,6 @@ func (s *Supervisor) resume(ctx context.Context, ref string, o *ResumeOptions) (
 	if err := t.submit(t.ctx); err != nil {
 		return nil, t.abandon(err)
 	}
-	s.remember(t)
 	return t, nil
 }
 
@@ -130,10 +118,14 @@ func requestOf(f *FeatureRecord, record *TaskRecord, o *ResumeOptions) (*Request
 	r := &Request{Workspace: f.Workspace, Feature: f.Name, Profile: p, Promote: more.Promote, PatchFile: more.PatchFile,
 		AllowProtected: more.AllowProtected, Consent: more.Consent, Checkpoints: more.Checkpoints, Learn: more.Learn, Publish: more.Publish, Detach: o.Detach, Remove: record.Remove,
 		Environ: o.Environ, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Signals: o.Signals, Progress: o.Progress}
+	lacking := fill(p.Env, environOf(r))
 	for i := range record.Steps {
-		st, err := stepOf(&record.Steps[i])
+		st, missing, err := stepOf(&record.Steps[i], environOf(r))
 		if err != nil {
 			return nil, fmt.Errorf("step %d of task %s: %w", i+1, record.ID, err)
+		}
+		if missing = append(missing, lacking...); len(missing) > 0 && record.Steps[i].State != StepDone && record.State != StateAwaitingApproval {
+			return nil, errMissing(record.ID, i+1, missing)
 		}
 		r.Steps = append(r.Steps, st)
 	}
@@ -162,7 +154,7 @@ func (t *task) goOnAt(record *TaskRecord, o *ResumeOptions) error {
 	case o.RetryInterrupted, st.Retry:
 	default:
 		return &Error{Code: CodeResume, Exit: ExitPerson,
-			Cause: fmt.Sprintf("step %d of task %s was interrupted and may have had effects: %q", st.N, record.ID, st.Args),
+			Cause: fmt.Sprintf("step %d of task %s was interrupted and may have had effects: %q", st.N, record.ID, t.s.shownArgs(st)),
 			Remedy: fmt.Sprintf("caisson resume %s --retry-interrupted, to run it again on the state before it; or caisson resume %s --skip-interrupted",
 				record.ID, record.ID)}
 	}
@@ -175,7 +167,7 @@ func (t *task) again(ctx context.Context) error {
 	t.res.TaskID, t.res.Created = record.ID, record.Created
 	old := result(record)
 	for i, st := range record.Steps {
-		r := StepResult{N: st.N, Name: t.req.Steps[i].Name, Args: st.Args, State: st.State, Checkpoint: st.Checkpoint}
+		r := StepResult{N: st.N, Name: t.req.Steps[i].Name, Args: t.s.shownArgs(&st), State: st.State, Checkpoint: st.Checkpoint}
 		if old != nil && i < len(old.Steps) && st.State == StepDone {
 			r = old.Steps[i]
 			r.Checkpoint = st.Checkpoint

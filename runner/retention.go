@@ -206,7 +206,7 @@ func (x *session) goesOnAt(ctx context.Context, rows []CheckpointRecord) (map[st
 	ids, started := map[string]bool{}, map[string]bool{}
 	for i := range tasks {
 		t := &tasks[i]
-		if t.State.Ended() && (i < len(tasks)-1 || !t.State.May(StatePreparing)) {
+		if t.State.Ended() && t.State != StateAwaitingApproval && (i < len(tasks)-1 || !t.State.May(StatePreparing)) {
 			continue
 		}
 		first := slices.IndexFunc(t.Steps, func(st StepRecord) bool { return st.State != StepDone })

@@ -39,7 +39,7 @@ func (o *RollbackOptions) check() error {
 	switch {
 	case o.LastGood && o.To != "":
 		return refuse(CodeUsage, "choose one", "both a checkpoint and the last good one were asked for")
-	case len(o.Paths) > 0 && len(o.Smart) > 0:
+	case len(o.Paths) > 0 && len(o.Smart) > 0, o.Named && len(o.Paths)+len(o.Smart) > 0:
 		return refuse(CodeUsage, "choose one", "both globs and a list of violations were given")
 	}
 	for _, list := range [][]string{o.Paths, o.Smart} {
@@ -61,7 +61,17 @@ func (o *RollbackOptions) check() error {
 func ofWorkspace(p string) string { return strings.TrimPrefix(p, snapshot.WorkspaceTarget+"/") }
 
 func (x *session) rollback(ctx context.Context, o RollbackOptions) (*RollbackResult, error) {
+	return x.rollbackBy(ctx, o, nil)
+}
+
+// rollbackBy is rollback for a task that has to go on after it, or for nobody.
+func (x *session) rollbackBy(ctx context.Context, o RollbackOptions, asks *task) (*RollbackResult, error) {
 	start := time.Now()
+	if o.Named {
+		if err := x.accuse(ctx, &o); err != nil {
+			return nil, err
+		}
+	}
 	to, err := x.target(ctx, &o)
 	if err != nil {
 		return nil, err
@@ -78,7 +88,7 @@ func (x *session) rollback(ctx context.Context, o RollbackOptions) (*RollbackRes
 		}
 		return r, err
 	}
-	if err := x.makeWay(ctx, o.Keep, r); err != nil {
+	if err := x.makeWay(ctx, o.Keep, r, asks); err != nil {
 		return nil, err
 	}
 	err = x.rewound(ctx, reset, o, r)
@@ -164,7 +174,7 @@ func literal(p string) string {
 }
 
 // makeWay ends what runs in a live feature, or makes sure that with keep nothing is in the way.
-func (x *session) makeWay(ctx context.Context, keep bool, r *RollbackResult) error {
+func (x *session) makeWay(ctx context.Context, keep bool, r *RollbackResult, asks *task) error {
 	if x.live == nil {
 		return nil
 	}
@@ -184,7 +194,7 @@ func (x *session) makeWay(ctx context.Context, keep bool, r *RollbackResult) err
 	}
 	x.changing.Unlock() // the tasks seal what they leave
 	defer x.changing.Lock()
-	return x.cancel(ctx, nil, errRolledBack)
+	return x.cancel(ctx, asks, errRolledBack)
 }
 
 // errRolledBack is why the tasks of a feature were cancelled.

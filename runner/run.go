@@ -38,18 +38,22 @@ func (s *Supervisor) Run(ctx context.Context, r Request) (*Result, error) {
 
 // begin admits and submits a task.
 func (s *Supervisor) begin(ctx context.Context, r *Request) (*task, error) {
+	forget := s.know(r)
 	t, err := s.admit(ctx, r) // what cannot be is refused before anything exists
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = t.judge()
 	}
-	if err := t.judge(); err != nil {
-		return nil, err
+	if err != nil {
+		defer forget()
+		return nil, s.refusedTask(ctx, r, s.told(err))
 	}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	t.rooting.Go(t.makeRoot)                // needs nothing of what follows
 	if err := t.submit(t.ctx); err != nil { // the feature's lock, a record in the journal
-		return nil, t.abandon(err)
+		defer forget()
+		return nil, s.refusedTask(ctx, r, s.told(t.abandon(err)))
 	}
+	t.untilEnd(forget)
 	s.remember(t)
 	return t, nil
 }
@@ -119,6 +123,7 @@ type task struct {
 	saved   *Checkpoint // likewise
 	pending []Move      // transitions to be recorded with the next one
 	ran     bool        // something was executed
+	waits   bool        // it ends, and a person may have it go on
 
 	rules []*egress.Rule // of the steps
 	hide  []func()       // ends what shows ports for this task alone
@@ -222,7 +227,7 @@ func (t *task) connect() {
 		out, err, in = t.req.Terminal.Out, nil, t.req.Terminal.In
 	}
 	x := &t.steps
-	x.Chown, x.Resize, x.Full = t.s.privileged(), t.req.Terminal.Resize, t.full
+	x.Chown, x.Resize, x.Full, x.Redact = t.s.privileged(), t.req.Terminal.Resize, t.full, t.s.opt.Redact
 	x.Out = pump.NewSink(out)
 	x.Err = x.Out
 	if err == nil || !sameWriter(out, err) {
@@ -310,7 +315,7 @@ func (t *task) seal(ctx context.Context) error {
 	return nil
 }
 
-// validate runs the gates. A change that they refuse stays where it is.
+// validate runs the gates. What becomes of a change that they refuse, the profile says.
 func (t *task) validate(ctx context.Context) error {
 	if len(t.change.Entries) == 0 {
 		t.plan(StateValidating, "nothing changed", nil)
@@ -324,14 +329,24 @@ func (t *task) validate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if t.res.Verdict == VerdictOK && gates.Blocked(t.res.Gates) && t.objected(ctx) {
+	if t.res.Approvals, err = t.approvals(ctx, t.res.Gates); err != nil {
+		return err
+	}
+	if !gates.Blocked(t.res.Gates) || !t.objected(ctx) {
+		return nil
+	}
+	if t.res.Verdict == VerdictOK && t.awaits() {
+		t.await()
+		return nil
+	}
+	if t.res.Verdict == VerdictOK {
 		blocked := blockedError(t.feature.Name, t.res.Gates)
 		if t.req.Remove {
 			blocked.Remedy = "run it without --rm to look at the change"
 		}
 		t.fail(VerdictGate, blocked.Code, blocked.Cause, blocked.Remedy)
 	}
-	return nil
+	return t.followUp(ctx)
 }
 
 // objected reports whether what gates object to is the task's matter. Where only what it did itself is, that is found by
@@ -360,14 +375,14 @@ func (t *task) promote(ctx context.Context) error {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
-	report, err := t.session.promote(ctx, t.change, PromoteOptions{Kind: t.req.Promote, PatchFile: t.req.PatchFile}, t.at)
+	report, err := t.session.promote(ctx, t.change, promoteOptionsOf(t.req), t.at)
 	if e, ok := errors.AsType[*Error](err); ok && e.Exit == ExitRefused {
 		t.fail(VerdictRefused, e.Code, e.Error(), e.Remedy)
-		return nil
+		return t.s.noteRefusal(ctx, AuditRecord{FeatureID: t.feature.ID, TaskID: t.res.TaskID}, Refusal{What: RefusedPromote, Checkpoint: t.at}, err)
 	}
 	t.res.Promoted = report
 	if err == nil {
-		err = t.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: t.feature.ID, TaskID: t.res.TaskID, Event: "promote", To: t.at, Cause: t.req.Promote})
+		err = t.s.opt.Journal.Note(ctx, t.promotion(t.res.TaskID, t.at, t.req.Promote, t.res.Gates, t.res.Approvals))
 	}
 	return err
 }

@@ -334,6 +334,9 @@ func (s *Supervisor) Kill(ctx context.Context, ref string, sig syscall.Signal) e
 	if err != nil {
 		return err
 	}
+	if r := result(&t); t.State == StateAwaitingApproval && r != nil {
+		return s.giveUp(ctx, []waiter{{t, r}}, VerdictCancelled, "cancelled while it waited for a person")
+	}
 	if run, _ := s.expected(t.FeatureID); run != nil && run.res.TaskID == t.ID {
 		run.cancel(errSignal{sig}) // nothing of it runs yet that could get it
 		return nil

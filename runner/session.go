@@ -44,6 +44,7 @@ type session struct {
 	live   *live.Feature
 
 	environ []string // of whoever began it: its proxies and secrets
+	forgets []func() // what it hides is forgotten with it; under mu
 	up      *uplink.Uplink
 	network networkLog
 
@@ -59,7 +60,8 @@ type session struct {
 	attending sync.WaitGroup
 	dismiss   context.CancelCauseFunc // ends what attends
 
-	pausing sync.Mutex // one that pauses or unpauses at a time; after changing
+	turn    chan struct{} // taken by a task that goes back because of its verdicts; made under mu
+	pausing sync.Mutex    // one that pauses or unpauses at a time; after changing
 
 	mu     sync.Mutex
 	sealed disk.Usage // at the last checkpoint of this session
@@ -218,6 +220,7 @@ func (x *session) close(ctx context.Context, discard bool) error {
 	defer cancel()
 	_, err := x.stop(ctx)
 	errs := []error{err, x.removing.Wait(), x.shut(discard)}
+	x.forgetAll()
 	if x.told != nil {
 		x.told()
 		x.told = nil

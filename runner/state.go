@@ -55,10 +55,10 @@ func States() []State { return slices.Sorted(maps.Keys(Transitions)) }
 // May reports whether to may follow s.
 func (s State) May(to State) bool { return slices.Contains(Transitions[s], to) }
 
-// Ended reports whether nothing of the task is alive in this state.
+// Ended reports whether nothing of the task is alive in this state: it has come to its end, or only a person can take it on.
 func (s State) Ended() bool {
 	switch s {
-	case StateSucceeded, StateFailed, StateRejected, StateCancelled, StateInterrupted:
+	case StateAwaitingApproval, StateSucceeded, StateFailed, StateRejected, StateCancelled, StateInterrupted:
 		return true
 	}
 	return false

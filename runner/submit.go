@@ -143,6 +143,12 @@ func (t *task) submit(ctx context.Context) (err error) {
 		t.res.Created = time.Now()
 	}
 	t.res.Profile, t.res.ProfileDigest = t.req.Profile.Name, t.req.Profile.Digest
+	if t.res.Unjudged = !t.req.Profile.Gates.On(); t.res.Unjudged { // before anything runs
+		err := s.opt.Journal.Note(ctx, AuditRecord{FeatureID: t.feature.ID, TaskID: t.res.TaskID, Event: "gates-off", Cause: "gates.enabled is false in the profile " + t.res.Profile})
+		if err != nil {
+			return errors.Join(err, t.unsubmit(ctx))
+		}
+	}
 	t.dir = s.featureDir(t.feature.ID)
 	t.connect()
 	t.tell(0, "")
@@ -225,12 +231,12 @@ func (t *task) submission() (Submission, error) {
 	}
 	for i := range r.Steps {
 		st := &r.Steps[i]
-		options, err := st.options()
+		options, shown, err := t.s.options(st)
 		if err != nil {
 			return sub, err
 		}
 		sub.Task.Steps = append(sub.Task.Steps, StepRecord{N: i + 1, State: StepNotStarted, Args: st.Args, Retry: st.Retry, Options: options})
-		t.res.Steps = append(t.res.Steps, StepResult{N: i + 1, Name: st.Name, State: StepNotStarted, Args: st.Args})
+		t.res.Steps = append(t.res.Steps, StepResult{N: i + 1, Name: st.Name, State: StepNotStarted, Args: shown})
 	}
 	if r.Key != "" {
 		sub.KeyDigest = digestOf("task", r.Workspace, r.Feature, sub.Task.Steps, r.Profile.Digest, sub.Task.Options, r.Remove, r.Detach)

@@ -16,11 +16,11 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/quota/disk"
 	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/redact"
 	"github.com/caisson-dev/caisson/runner/slots"
 )
 
@@ -49,6 +49,10 @@ type Options struct {
 	Journal    Journal          // the Supervisor closes it, also when New fails
 	Disk       *disk.Store      // nil where there are no disk units
 	Daemon     Dialer           // asks the holders of other live features; nil: nobody can be asked
+
+	// Redact takes secrets out of what is kept and told; the Supervisor tells it those of its tasks. The Journal has the same
+	// one. nil: one of its own.
+	Redact *redact.Redactor
 
 	// Holding is told that a feature is about to live in this process; release is called just before its lock goes. nil:
 	// nobody is told.
@@ -80,8 +84,6 @@ type Supervisor struct {
 	coming   map[string]*task    // that make a session, by feature
 	timings  []Timing            // to be recorded
 	found    GCReport            // what New cleaned up
-
-	verdicts gates.MemoryCache // what gates said of trees that may come again
 }
 
 // New opens the state directory and finishes what a dead supervisor left: no process, cgroup or half-made directory of
@@ -109,6 +111,9 @@ func open(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	if o.NewID == nil {
 		o.NewID = newIDs()
+	}
+	if o.Redact == nil {
+		o.Redact = &redact.Redactor{}
 	}
 	state, err := filepath.Abs(o.StateDir)
 	if err != nil {

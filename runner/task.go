@@ -127,6 +127,9 @@ type Result struct {
 	Judged        []Judged                `json:"judged,omitempty"`     // steps that the gate command, in mode warn, would have refused
 	Checkpoint    string                  `json:"checkpoint,omitempty"` // id of the state at its end, which the gates judged
 	Gates         []gates.Verdict         `json:"gates,omitempty"`      // as they were at the task's end
+	Approvals     []Approval              `json:"approvals,omitempty"`  // that let gates pass which had failed
+	FollowUp      *FollowUp               `json:"follow_up,omitempty"`  // what was put back because gates refused the change
+	Unjudged      bool                    `json:"unjudged,omitempty"`   // the profile has switched the gates off
 	Promoted      *snapshot.PromoteReport `json:"promoted,omitempty"`
 	Kept          bool                    `json:"kept"`                  // the feature still exists: see diff, promote, discard
 	Checkpoints   []Checkpoint            `json:"checkpoints,omitempty"` // of this task, oldest first

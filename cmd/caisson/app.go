@@ -10,6 +10,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/runner/redact"
 )
 
 // app is one invocation: where it reads and writes, and the options that every command has.
@@ -25,13 +26,15 @@ type app struct {
 	maxTasks    int
 	repairing   bool // the state directory may be without its store
 
+	redact *redact.Redactor // what is kept and told goes through it; nil: it knows shapes
+
 	midLine bool   // the command's last line on stderr has no end: ours begin with one
 	command string // the command that was chosen, such as "caisson run"
 	parsed  bool   // flags and arguments were accepted; an error before that is a usage error
 }
 
 func newApp(args []string) *app {
-	return &app{args: args, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	return &app{args: args, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, redact: &redact.Redactor{}}
 }
 
 // wantsJSON is a.json, also when the flags could not be parsed to the end.

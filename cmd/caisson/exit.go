@@ -149,7 +149,7 @@ func (e *blockedError) Unwrap() error { return e.error }
 // report says what went wrong, with what err knows besides: three lines on standard error, or one object on
 // standard output.
 func (a *app) report(e *runner.Error, err error) {
-	event := errorEvent{Event: "error", Code: e.Code, Cause: e.Error(), Remedy: e.Remedy, ExitCode: e.Exit}
+	event := errorEvent{Event: "error", Code: e.Code, Cause: a.redact.Text(e.Error()), Remedy: a.redact.Text(e.Remedy), ExitCode: e.Exit}
 	if conflict, ok := errors.AsType[*snapshot.ConflictError](err); ok {
 		event.Conflicts = conflict.Conflicts
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/report"
 	"github.com/caisson-dev/caisson/runner/uplink"
 )
 
@@ -123,9 +124,6 @@ func stepOf(line string) runner.Step {
 	return st
 }
 
-// noRecord is the rule that refuses questions which no rule can allow (SRV, TXT, …): programs ask them, and go on without.
-const noRecord = "dns"
-
 // reportNetwork says what was refused, and where to read more.
 func (a *app) reportNetwork(r *runner.Result) {
 	var refused []string
@@ -135,7 +133,7 @@ func (a *app) reportNetwork(r *runner.Result) {
 			continue
 		}
 		for _, d := range st.Network.Destinations {
-			if to := gates.Quote(d.To); d.Verdict == egress.VerdictRefused && d.Rule != noRecord && !slices.Contains(refused, to) {
+			if to := gates.Quote(d.To); d.Verdict == egress.VerdictRefused && d.Rule != report.NoRecord && !slices.Contains(refused, to) {
 				refused = append(refused, to)
 				if d.Shared {
 					ref = r.Feature

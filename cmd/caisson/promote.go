@@ -59,6 +59,10 @@ func runPromote(ctx context.Context, a *app, ref string, o runner.PromoteOptions
 	if a.json {
 		return a.printJSON(result)
 	}
+	if result.Unjudged {
+		a.note("warning: the profile has switched the gates off: nobody judged this change")
+	}
+	a.noteApprovals(result.Approvals)
 	if o.Kind == runner.PromotePatch {
 		a.note("%s: %s, written to %s", result.Feature, changeCounts(&result.Change), o.PatchFile)
 	} else {

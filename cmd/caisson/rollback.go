@@ -26,17 +26,19 @@ type rollbackOptions struct {
 func newRollbackCommand(a *app) *cobra.Command {
 	var o rollbackOptions
 	cmd := &cobra.Command{
-		Use:   "rollback FEATURE [--to CHECKPOINT | --last-good] [--paths GLOB… | --smart --violations FILE]",
+		Use:   "rollback FEATURE [--to CHECKPOINT | --last-good] [--paths GLOB… | --smart [--violations FILE]]",
 		Short: "Put a feature, or some of its paths, back into the state of a checkpoint",
 		Long: `Put a feature back into the state of a checkpoint: without --to and --last-good one step, to the newest checkpoint on the way back from what
 there is that differs from it. What there was is sealed first, so that a rollback can be undone; the last lines say how. Processes that hold the workspace or the
 home directory are stopped, and the feature stays; with --keep all of them go on, which is refused while one holds it.
 No process sees a half state.
 
-With --paths only what the globs name goes back (** crosses directories). With --smart only the paths that a list of
-violations names: a JSON list of paths, or of objects with a path, as the findings of gates are.`,
+With --paths only what the globs name goes back (** crosses directories). With --smart only the paths that gates named in what they refused at the newest
+checkpoint which they judged, to the last good checkpoint or, without one, to the workspace; or those that a list of violations names: a JSON list of paths, or of
+objects with a path, as the findings of gates are.`,
 		Example: `  caisson rollback fix-1 --last-good
   caisson rollback fix-1 --to before-refactoring --paths 'src/**' '*.lock'
+  caisson rollback fix-1 --smart
   caisson rollback fix-1 --smart --violations findings.json --dry-run`,
 		Args:              atLeast(1, "a feature"),
 		ValidArgsFunction: a.completeFeatures(1),
@@ -54,14 +56,13 @@ violations names: a JSON list of paths, or of objects with a path, as the findin
 	f.StringVar(&o.To, "to", "", "a checkpoint: its id, the beginning of it, or its label")
 	f.BoolVar(&o.LastGood, "last-good", false, "the newest checkpoint that the gates passed")
 	f.StringArrayVar(&o.Paths, "paths", nil, "only these; more globs may follow")
-	f.BoolVar(&o.smart, "smart", false, "only the paths that --violations lists")
+	f.BoolVar(&o.smart, "smart", false, "only the paths that gates refused, or that --violations lists")
 	f.StringVar(&o.violations, "violations", "", "for --smart: a JSON file, - for standard input")
 	f.BoolVar(&o.DryRun, "dry-run", false, "only say what would change")
 	f.BoolVar(&o.Keep, "keep", false, "stop no process; refused, naming them, while one holds the workspace or the home directory")
 	f.BoolVar(&o.NoUndo, "no-undo", false, "do not seal what there is first")
 	cmd.MarkFlagsMutuallyExclusive("to", "last-good")
 	cmd.MarkFlagsMutuallyExclusive("paths", "smart")
-	cmd.MarkFlagsRequiredTogether("smart", "violations")
 	completeFlag(cmd, "to", a.completeCheckpoints)
 	return cmd
 }
@@ -72,8 +73,13 @@ func (o *rollbackOptions) take(rest []string, paths bool) (err error) {
 		return usage("needs one feature; globs come after --paths")
 	}
 	o.Paths = append(o.Paths, rest...)
-	if o.smart {
+	switch {
+	case !o.smart && o.violations != "":
+		return usage("--violations needs --smart")
+	case o.smart && o.violations != "":
 		o.Smart, err = readViolations(o.violations)
+	default:
+		o.Named = o.smart
 	}
 	return err
 }

@@ -57,8 +57,8 @@ A feature can live for days: run -d and exec work in it, every state that was go
 	addGroup(root, "Run:", newRunCommand(a), newExecCommand(a), newShellCommand(a), newAttachCommand(a), newWaitCommand(a),
 		newResumeCommand(a), newStopCommand(a), newKillCommand(a), newPauseCommand(a), newUnpauseCommand(a), newCpCommand(a))
 	addGroup(root, "Look:", newPsCommand(a), newInspectCommand(a), newLogsCommand(a), newDiffCommand(a), newStatsCommand(a),
-		newEventsCommand(a), newWhyCommand(a))
-	addGroup(root, "Go back, take, drop:", newCheckpointCommand(a), newRollbackCommand(a), newForkCommand(a), newPromoteCommand(a),
+		newEventsCommand(a), newWhyCommand(a), newAuditCommand(a), newReportCommand(a))
+	addGroup(root, "Go back, take, drop:", newCheckpointCommand(a), newRollbackCommand(a), newForkCommand(a), newPromoteCommand(a), newApproveCommand(a),
 		newDiscardCommand(a), newRmCommand(a))
 	addGroup(root, "The host:", newProfileCommand(a), newGateCommand(a), newDoctorCommand(a), newGCCommand(a), newBenchCommand(a),
 		newVersionCommand(a), newCompletionCommand(a), newSuperviseCommand(a))

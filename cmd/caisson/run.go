@@ -272,6 +272,9 @@ func (a *app) reportResult(r *runner.Result, o *runOptions) {
 			a.note("the gate command would refuse step %d (%s): %s", j.Step, j.Findings[0].Rule, j.Findings[0].Message)
 		}
 	}
+	if r.Unjudged {
+		a.note("warning: the profile %s has switched the gates off: nobody judges this change", r.Profile)
+	}
 	if !o.quiet && !o.remove {
 		a.warn(r.Gates)
 	}
@@ -284,6 +287,7 @@ func (a *app) reportResult(r *runner.Result, o *runOptions) {
 	if r.Verdict == runner.VerdictGate {
 		a.reportBlocking(r.Gates)
 	}
+	a.reportFollowUp(r)
 	if o.learn == "" {
 		a.reportNetwork(r)
 	}
@@ -313,6 +317,8 @@ func (a *app) hints(r *runner.Result, o *runOptions) {
 	a.note("%s%s in feature %s", changeCounts(r.Change), not, r.Feature)
 	promote := "caisson promote " + r.Feature
 	switch {
+	case r.State == runner.StateAwaitingApproval:
+		promote = "caisson approve, as above; the last one promotes it"
 	case r.Verdict == runner.VerdictGate && strings.Contains(r.Remedy, "--allow-protected"):
 		promote += " --allow-protected GLOB"
 	case r.Verdict == runner.VerdictGate:

@@ -20,6 +20,7 @@ type service interface {
 	Remove(ctx context.Context, refs []string, force bool) error
 	Discard(ctx context.Context, ref string) error
 	Promote(ctx context.Context, ref string, o runner.PromoteOptions) (*runner.PromoteResult, error)
+	Approve(ctx context.Context, ref string, o runner.ApproveOptions) (*runner.ApproveResult, error)
 
 	Change(ctx context.Context, ref string) (*snapshot.Change, error)
 	Diff(ctx context.Context, ref string, w io.Writer, o snapshot.DiffOptions) error

@@ -109,6 +109,7 @@ func (a *app) openWith(ctx context.Context, o runner.Options) (*runner.Superviso
 		return nil, usage("--state-persistence %q: one of disk, memory", a.persistence)
 	}
 	o.StateDir, o.Memory, o.MaxTasks = dir, a.persistence == "memory", n
+	o.Redact = a.redact
 	o.Cgroups, o.CgroupsErr = quota.Probe()
 	o.Daemon = daemon.Peers(dir)
 	if err := makeStateDir(dir); err != nil {
@@ -144,10 +145,16 @@ func storeIsThere(o *runner.Options) error {
 }
 
 func openJournal(ctx context.Context, o *runner.Options) (runner.Journal, error) {
+	open := func() (*store.Store, error) { return store.Open(ctx, filepath.Join(o.StateDir, storeFile)) }
 	if o.Memory {
-		return store.Memory(ctx)
+		open = func() (*store.Store, error) { return store.Memory(ctx) }
 	}
-	return store.Open(ctx, filepath.Join(o.StateDir, storeFile))
+	s, err := open()
+	if err != nil {
+		return nil, err
+	}
+	s.Redact = o.Redact
+	return s, nil
 }
 
 // makeStateDir makes the state directory: 0711, because sandboxes with ids of their own pass through it. One that

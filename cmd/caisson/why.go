@@ -3,26 +3,32 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caisson-dev/caisson/gates"
-	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
-	"github.com/caisson-dev/caisson/runner/uplink"
+	"github.com/caisson-dev/caisson/runner/report"
 )
 
 func newWhyCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "why [TASK | FEATURE]",
-		Short: "Explain what the network rule refused, with the flag that would allow each",
-		Long: `Print what a task wanted of the network and did not get, and for each the flag that would allow it; of a feature, what all
-its tasks wanted; without an argument, the newest task that was refused something. What was wanted while several tasks ran
-at once is the feature's. A connection that was cut because the
-next step's rule does not allow it, or because a limit was met, is listed, too.`,
+		Short: "Explain what was refused, and what would have it pass",
+		Long: `Print what a task was refused, and what to do about each: what gates found, and how to approve it; what the gate command said of
+a step, where, and what is safer; which limit was met, its peak, and the flag that raises it; why a task did not begin; at
+which paths a promotion found other people's changes; and what was wanted of the network and not reached, with the flag that
+would allow it.
+
+Of a feature it is what all its tasks were refused, findings of gates that have passed since left out; without an argument,
+of the newest task that was refused something. What was wanted of the network while several tasks ran at once is the
+feature's. A connection that was cut because the next step's rule does not allow it, or because a limit was met, is listed, too.`,
 		Args: cobra.MaximumNArgs(1), ValidArgsFunction: a.completeFeatures(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return runWhy(cmd.Context(), a, strings.Join(args, ""))
@@ -30,98 +36,207 @@ next step's rule does not allow it, or because a limit was met, is listed, too.`
 	}
 }
 
-// refusal is one thing that was not reached.
-type refusal struct {
-	Task   string `json:"task"`
-	Step   int    `json:"step"` // 0: several ran, and Task is ""
-	To     string `json:"to"`
-	Count  int    `json:"count"`
-	Rule   string `json:"rule"` // that decided
-	Reason string `json:"reason"`
-	Allow  string `json:"allow,omitempty"` // the entry that would allow it
-	Flag   string `json:"flag,omitempty"`  // likewise, for the command line
-}
-
 func runWhy(ctx context.Context, a *app, ref string) error {
-	var list []runner.Event
-	err := a.serve(ctx, "", func(s service) error {
-		o := runner.EventOptions{Network: true, Task: ref}
-		if f, err := s.Feature(ctx, ref); ref != "" && err == nil {
-			o.Feature, o.Task = f.ID, ""
-		}
-		list = nil
-		return s.Events(ctx, o, func(e runner.Event) error {
-			if n := e.Network; n != nil && n.Rule != noRecord && (n.Verdict == egress.VerdictRefused || n.Verdict == egress.VerdictCut) {
-				list = append(list, e)
-			}
-			return nil
-		})
-	})
+	s, err := a.open(ctx)
 	if err != nil {
 		return err
 	}
-	if n := len(list); ref == "" && n > 0 {
-		list = ofTask(list, &list[n-1])
+	defer s.Close()
+	list := []report.Refusal{}
+	if ref == "" {
+		ref, err = newestRefused(ctx, s)
 	}
-	refusals := gather(list)
+	if err == nil && ref != "" {
+		list, err = refusals(ctx, s, ref)
+	}
+	if err != nil {
+		return err
+	}
 	if a.json {
-		return a.printJSON(refusals)
+		return a.printJSON(list)
 	}
-	if len(refusals) == 0 {
+	if len(list) == 0 {
 		a.note("nothing was refused")
 		return nil
 	}
-	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "STEP\tTO\tTIMES\tWHY\tTO ALLOW IT")
-	for _, r := range refusals {
-		flag := r.Flag
-		if flag == "" {
-			flag = "cannot be allowed"
+	return writeWhy(a.stdout, list)
+}
+
+// refusals are those of a task, or of all tasks of a feature.
+func refusals(ctx context.Context, s *runner.Supervisor, ref string) ([]report.Refusal, error) {
+	noted, err := s.Refusals(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.Report(ctx, ref)
+	switch known := err == nil; {
+	case known && (ref == t.Feature || ref == t.FeatureID):
+		return ofFeature(ctx, s, t, noted)
+	case known:
+		list := report.Why(t)
+		missed, err := wanted(ctx, s, runner.EventOptions{Task: t.Task.ID})
+		return append(list, missed...), err
+	case runner.CodeOf(err) != runner.CodeNotFound:
+		return nil, err
+	}
+	list := []report.Refusal{}
+	for i := range noted { // of what never began there is no task
+		if n := &noted[i]; n.TaskID == ref || n.FeatureID == ref {
+			list = append(list, report.Noted(n, "")...)
 		}
-		step := "-" // of several that ran
+	}
+	for _, o := range []runner.EventOptions{{Task: ref}, {Feature: ref}} { // the log outlives what it tells of
+		missed, err := wanted(ctx, s, o)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, missed...)
+	}
+	if len(list) == 0 {
+		return nil, err
+	}
+	return list, nil
+}
+
+// ofFeature are the refusals of all tasks of a feature, and of what was asked of it outside of them. A gate's findings are those
+// of the newest task that it judged.
+func ofFeature(ctx context.Context, s *runner.Supervisor, newest *runner.TaskReport, noted []runner.Refused) ([]report.Refusal, error) {
+	reports, err := s.Reports(ctx, newest.FeatureID)
+	if err != nil {
+		return nil, err
+	}
+	list := []report.Refusal{}
+	tasks, judged := map[string]bool{}, map[string]bool{}
+	for i := range slices.Backward(reports) {
+		r := &reports[i]
+		tasks[r.Task.ID] = true
+		own := slices.DeleteFunc(report.Why(r), func(x report.Refusal) bool { return x.Kind == report.KindGate && judged[x.Gate] })
+		list = append(own, list...)
+		for _, v := range report.Verdicts(r) {
+			judged[v.Gate] = true
+		}
+	}
+	for i := range noted {
+		if n := &noted[i]; n.FeatureID == newest.FeatureID && !tasks[n.TaskID] {
+			list = append(list, report.Noted(n, newest.Feature)...)
+		}
+	}
+	missed, err := wanted(ctx, s, runner.EventOptions{Feature: newest.FeatureID})
+	return append(list, missed...), err
+}
+
+// wanted is what was wanted of the network and not reached.
+func wanted(ctx context.Context, s *runner.Supervisor, o runner.EventOptions) ([]report.Refusal, error) {
+	var events []runner.Event
+	o.Network = true
+	err := s.Events(ctx, o, func(e runner.Event) error { events = append(events, e); return nil })
+	return report.Network(events), err
+}
+
+// newestRefused is the task, or the feature while several ran, that was refused something last; "" when nothing was.
+func newestRefused(ctx context.Context, s *runner.Supervisor) (ref string, err error) {
+	var when time.Time
+	newer := func(at time.Time, refs ...string) {
+		if i := slices.IndexFunc(refs, func(r string) bool { return r != "" }); i >= 0 && !at.Before(when) {
+			when, ref = at, refs[i]
+		}
+	}
+	noted, err := s.Refusals(ctx, "")
+	if err != nil {
+		return "", err
+	}
+	for i := range noted {
+		newer(noted[i].At, noted[i].TaskID, noted[i].FeatureID)
+	}
+	err = s.Events(ctx, runner.EventOptions{Network: true}, func(e runner.Event) error {
+		if len(report.Network([]runner.Event{e})) > 0 {
+			newer(e.At, e.TaskID, e.Feature)
+		}
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	features, err := s.Features(ctx, true)
+	if err != nil {
+		return "", err
+	}
+	for i := range features {
+		if features[i].Updated.Before(when) {
+			continue
+		}
+		reports, err := s.Reports(ctx, features[i].ID)
+		if err != nil {
+			return "", err
+		}
+		for k := range reports {
+			if r := &reports[k]; len(report.Why(r)) > 0 {
+				newer(r.Task.Updated, r.Task.ID)
+			}
+		}
+	}
+	return ref, nil
+}
+
+// writeWhy writes refusals for people: those of the network in a table.
+func writeWhy(w io.Writer, list []report.Refusal) error {
+	task := ""
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	heads := 0
+	for i := range list {
+		r := &list[i]
+		if r.Kind == report.KindNetwork {
+			if heads++; heads == 1 {
+				fmt.Fprintln(table, "STEP\tTO\tTIMES\tWHY\tTO ALLOW IT")
+			}
+			flag := r.Flag
+			if flag == "" {
+				flag = "cannot be allowed"
+			}
+			step := "-" // of several that ran
+			if r.Step > 0 {
+				step = strconv.Itoa(r.Step)
+			}
+			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", step, gates.Quote(r.To), r.Count, gates.Quote(r.Reason), gates.Quote(flag))
+			continue
+		}
+		if r.Task != task && r.Task != "" {
+			task = r.Task
+			fmt.Fprintf(w, "task %s\n", r.Task)
+		}
+		writeRefusal(w, r)
+	}
+	return table.Flush()
+}
+
+// writeRefusal writes one that is not of the network.
+func writeRefusal(w io.Writer, r *report.Refusal) {
+	where, why := r.Path, r.Reason
+	if r.Line > 0 && r.Path != "" {
+		where += ":" + strconv.Itoa(r.Line)
+	}
+	switch r.Kind {
+	case report.KindGate:
+		where = "gate " + r.Gate + ": " + where
+	case report.KindCommand:
+		where, why = fmt.Sprintf("step %d at %d:%d", r.Step, r.Line, r.Column), fmt.Sprintf("%s: %q", r.Reason, r.Text)
+	case report.KindLimit:
+		where, why = r.Rule, fmt.Sprintf("the limit is %s, the peak was %s", r.Limit, r.Peak)
 		if r.Step > 0 {
-			step = strconv.Itoa(r.Step)
+			where = fmt.Sprintf("step %d: %s", r.Step, r.Rule)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", step, gates.Quote(r.To), r.Count, gates.Quote(r.Reason), gates.Quote(flag))
+	default:
+		where = strings.TrimSuffix(r.Kind+": "+where, ": ")
 	}
-	return w.Flush()
-}
-
-// ofTask are those of the same task, or of the same feature while several ran.
-func ofTask(list []runner.Event, one *runner.Event) (of []runner.Event) {
-	for _, e := range list {
-		if e.TaskID == one.TaskID && e.Feature == one.Feature {
-			of = append(of, e)
-		}
+	rule := ""
+	if r.Rule != "" && r.Kind != report.KindLimit {
+		rule = " [" + r.Rule + "]"
 	}
-	return of
-}
-
-// gather counts what is the same.
-func gather(list []runner.Event) []refusal {
-	out := []refusal{}
-	at := map[refusal]int{}
-	for _, e := range list {
-		n := e.Network
-		r := refusal{Task: e.TaskID, Step: e.Step, To: uplink.To(n), Rule: n.Rule, Reason: n.Reason, Allow: n.Remedy}
-		if n.Remedy != "" {
-			r.Flag = "--allow " + quote(n.Remedy)
-		}
-		i, ok := at[r]
-		if !ok {
-			i = len(out)
-			at[r] = i
-			out = append(out, r)
-		}
-		out[i].Count += max(n.Count, 1)
+	fmt.Fprintf(w, "  %s: %s%s\n", gates.Quote(strings.TrimSuffix(where, ": ")), gates.Quote(why), gates.Quote(rule))
+	if r.Remedy != "" {
+		fmt.Fprintf(w, "    what to do: %s\n", gates.Quote(r.Remedy))
 	}
-	return out
-}
-
-// quote keeps an entry one word for a shell.
-func quote(entry string) string {
-	if strings.ContainsAny(entry, "*[") {
-		return "'" + entry + "'"
+	if r.Approve != "" {
+		fmt.Fprintf(w, "    to let it pass all the same: %s\n", gates.Quote(r.Approve))
 	}
-	return entry
 }

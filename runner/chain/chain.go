@@ -107,8 +107,8 @@ func (g *Gaps) Add(next Gap) {
 	g.Gaps = append(g.Gaps, next)
 }
 
-// gaps reads what an entry announces.
-func (e *Entry) gaps() ([]Gap, error) {
+// Gaps are what an entry announces; nil for one that announces nothing.
+func (e *Entry) Gaps() ([]Gap, error) {
 	if e.Kind != KindTrim && e.Kind != KindLost {
 		return nil, nil
 	}

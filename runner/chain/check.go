@@ -31,6 +31,7 @@ const maxProblems = 100
 // Checker checks a log from its first entry to its last, and its heads. The zero value with Heads set is ready.
 type Checker struct {
 	Heads   []Head            // that the log must have
+	NoHeads bool              // the file that has them is gone
 	Trimmed func(string) bool // whether entries of a kind are removed when there are many; nil: none
 
 	last   Head
@@ -81,7 +82,7 @@ func (c *Checker) Add(e *Entry) {
 		head := c.last
 		c.report.Head = &head
 	}
-	gaps, err := e.gaps()
+	gaps, err := e.Gaps()
 	if err != nil {
 		c.problem(e.Seq, e.Task, "what it says of removed entries cannot be read: "+err.Error())
 	}
@@ -120,6 +121,9 @@ func (c *Checker) Finish() *Report {
 	}
 	c.fill()
 	c.unmet()
+	if c.NoHeads && c.report.Entries > 0 {
+		c.problem(c.last.Seq, c.last.Task, "the file with the log's heads is gone: whether more came after this entry cannot be told")
+	}
 	r := &c.report
 	r.Tasks = len(c.tasks)
 	slices.SortStableFunc(r.Problems, func(a, b Problem) int { return cmp.Compare(a.Seq, b.Seq) })

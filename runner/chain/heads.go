@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strconv"
 	"strings"
@@ -72,13 +71,19 @@ func (h *Head) line() string {
 	return task + " " + strconv.FormatInt(h.Seq, 10) + " " + h.Hash.String() + "\n"
 }
 
-// ReadHeads reads the file at path: the newest head of each task, oldest first. Lines that were torn are passed over. No
-// file is no heads.
+// MakeHeads makes the file at path, unless it is there.
+func MakeHeads(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// ReadHeads reads the file at path: the newest head of each task, oldest first. Lines that were torn are passed over.
+// fs.ErrNotExist.
 func ReadHeads(path string) ([]Head, error) {
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -114,6 +114,9 @@ var (
 	promote = define("promote", func(ctx context.Context, s *Server, a with[runner.PromoteOptions]) (*runner.PromoteResult, error) {
 		return s.opt.Supervisor.Promote(ctx, a.Ref, a.Options)
 	})
+	approve = define("approve", func(ctx context.Context, s *Server, a with[runner.ApproveOptions]) (*runner.ApproveResult, error) {
+		return s.opt.Supervisor.Approve(ctx, a.Ref, a.Options)
+	})
 	discard = define("discard", func(ctx context.Context, s *Server, a on) (nothing, error) {
 		return done(s.opt.Supervisor.Discard(ctx, a.Ref))
 	})

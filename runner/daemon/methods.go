@@ -86,6 +86,10 @@ func (c *Client) Promote(ctx context.Context, ref string, o runner.PromoteOption
 	return promote.ask(ctx, c, with[runner.PromoteOptions]{ref, o})
 }
 
+func (c *Client) Approve(ctx context.Context, ref string, o runner.ApproveOptions) (*runner.ApproveResult, error) {
+	return approve.ask(ctx, c, with[runner.ApproveOptions]{ref, o})
+}
+
 func (c *Client) Discard(ctx context.Context, ref string) error {
 	_, err := discard.ask(ctx, c, on{ref})
 	return err

@@ -155,7 +155,7 @@ func TestErrors(t *testing.T) {
 // The options of calls survive the wire although they have no tags of their own.
 func TestOptions(t *testing.T) {
 	for _, v := range []any{
-		&runner.CheckpointOptions{}, &runner.RollbackOptions{}, &runner.StopOptions{}, &runner.PromoteOptions{},
+		&runner.CheckpointOptions{}, &runner.RollbackOptions{}, &runner.StopOptions{}, &runner.PromoteOptions{}, &runner.ApproveOptions{},
 		&runner.LogOptions{}, &runner.EventOptions{}, &snapshot.DiffOptions{}, &snapshot.ExportOptions{}, &runner.ImportOptions{},
 		&runner.Checkpoint{}, &runner.RollbackResult{}, &runner.Stats{}, &runner.Event{}, &runner.FeatureInfo{}, &runner.GCReport{},
 		&runner.Progress{}, &runner.ChangeSummary{},

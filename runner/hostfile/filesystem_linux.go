@@ -1,6 +1,15 @@
 package hostfile
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // FilesystemOf asks which file system a path lies on, following links.
 func FilesystemOf(path string) (Filesystem, error) {
@@ -23,4 +32,21 @@ func (f Filesystem) Plain() bool {
 		return true
 	}
 	return false
+}
+
+// Identity tells what is at a path below root from what may be there later, following no link in its last element: the same text
+// means the same object with the same content. "" is not known, also of what has only just been changed.
+func Identity(root *os.Root, path string) string {
+	info, err := root.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "absent"
+	}
+	if err != nil {
+		return ""
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !Settled(time.Unix(st.Ctim.Unix())) {
+		return ""
+	}
+	return fmt.Sprint(st.Dev, st.Ino, st.Mode, st.Rdev, st.Size, st.Mtim, st.Ctim)
 }

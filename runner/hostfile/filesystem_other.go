@@ -2,10 +2,16 @@
 
 package hostfile
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 // FilesystemOf is known on Linux only.
 func FilesystemOf(string) (Filesystem, error) { return Filesystem{}, errors.ErrUnsupported }
 
 // Plain is about Linux only.
 func (Filesystem) Plain() bool { return false }
+
+// Identity is known on Linux only.
+func Identity(*os.Root, string) string { return "" }

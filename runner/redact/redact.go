@@ -146,7 +146,7 @@ func SecretName(name string) bool { return judgeKey(name) != harmless }
 // Values are those of variables (KEY=VALUE) whose name says that they are secrets, for Know.
 func Values(vars []string) (list []Value) {
 	for _, kv := range vars {
-		if name, value, ok := strings.Cut(kv, "="); ok && SecretName(name) && !isPlaceholder([]byte(value)) {
+		if name, value, ok := strings.Cut(kv, "="); ok && SecretName(name) && !isPlaceholder([]byte(value)) && !isMark(value) {
 			list = append(list, Value{Name: name, Text: value})
 		}
 	}

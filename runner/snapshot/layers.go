@@ -227,6 +227,10 @@ type Layers interface {
 	OpenFile(at, path string) (*os.File, error)
 	// Conflicts lists the paths of a change from Base that others changed in the workspace as well.
 	Conflicts(ctx context.Context, c *Change) ([]Conflict, error)
+	// Resolve returns what is to be promoted of a change from Base whose conflicts are resolved: read anew from the workspace
+	// as it is now, without what stays as others made it. Change.Resolved says which. *ConflictError with the conflicts that
+	// the choice does not name; *ChoiceError.
+	Resolve(ctx context.Context, c *Change, o Choice) (*Change, error)
 	// Promote hands a change from Base over. Applying what Current or its checkpoint shows begins the feature anew on the
 	// next generation: Stacks change, and Head is "".
 	Promote(ctx context.Context, c *Change, o PromoteOptions) (*PromoteReport, error)

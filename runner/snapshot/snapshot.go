@@ -38,6 +38,10 @@ type (
 	PromoteKind   = tree.PromoteKind
 	PromoteReport = tree.PromoteReport
 	Note          = tree.Note
+	Side          = tree.Side
+	Choice        = tree.Choice
+	Resolution    = tree.Resolution
+	ChoiceError   = tree.ChoiceError
 	// WorkspaceError says why a directory cannot be used as a workspace.
 	WorkspaceError = tree.WorkspaceError
 )
@@ -62,6 +66,9 @@ const (
 	PromoteApply  = tree.PromoteApply
 	PromotePatch  = tree.PromotePatch
 	PromoteBranch = tree.PromoteBranch
+
+	Ours   = tree.Ours
+	Theirs = tree.Theirs
 
 	MaxPath = tree.MaxPath
 )

@@ -166,13 +166,17 @@ func (a *attempt) resize(master *os.File) {
 }
 
 func (a *attempt) copy(from *os.File, to *pump.Sink, s logfile.Stream) {
-	o := &pump.Output{Sink: to, Log: a.r.Log.To(s, a.c.N), Budgets: a.budgets, Over: func() {
+	log := newKept(a.r.Redact, a.r.Log.To(s, a.c.N))
+	o := &pump.Output{Sink: to, Log: log, Budgets: a.budgets, Over: func() {
 		select {
 		case a.over <- struct{}{}:
 		default:
 		}
 	}}
-	a.copies.Go(func() { o.Copy(from) })
+	a.copies.Go(func() {
+		defer log.close()
+		o.Copy(from)
+	})
 }
 
 // follow waits for the command's end, or makes it at the time promised: its whole tree is killed, whatever the rest of it

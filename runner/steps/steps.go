@@ -11,6 +11,7 @@ import (
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/logfile"
 	"github.com/caisson-dev/caisson/runner/pump"
+	"github.com/caisson-dev/caisson/runner/redact"
 	"github.com/caisson-dev/caisson/runner/uplink"
 )
 
@@ -23,7 +24,8 @@ type Runner struct {
 	Out, Err *pump.Sink
 	In       *pump.Input // nil: end of file
 	Log      *logfile.Writer
-	Budget   *pump.Budget // of all the task's output
+	Redact   *redact.Redactor // what goes to Log passes it
+	Budget   *pump.Budget     // of all the task's output
 	Resize   <-chan Winsize
 
 	// Full tells, when a command that began then has failed, whether the feature's disk is why, and whether it is full now. nil:

@@ -6,21 +6,25 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/chain"
+	"github.com/caisson-dev/caisson/runner/redact"
 )
 
-// HeadsFile is the name of the file beside the store that has the log's heads.
-const HeadsFile = "audit.heads"
+// headsFile is the name of the file beside the store that has the log's heads.
+const headsFile = "audit.heads"
 
 // transaction is one of SQLite's, and what it appends to the log, which is written at its end: who writes has the store to
 // himself, so that the newest row is the one before ours, and all of ours are one statement.
 type transaction struct {
 	*sql.Tx
+	hide    *redact.Redactor
 	entries []chain.Entry
 	head    *chain.Head // the newest row, once it is known
 }
@@ -35,15 +39,32 @@ type record struct {
 
 // note appends an entry to the log.
 func note(_ context.Context, tx *transaction, a runner.AuditRecord) error {
+	return noteEvents(tx, a, 1)
+}
+
+// kindCommand is an entry that stands for two events: of a step's move, and of its command, which begins or ends with it. There
+// are as many of them as of checkpoints.
+const kindCommand = "command"
+
+func noteCommand(tx *transaction, a runner.AuditRecord) error {
+	a.Event = kindCommand
+	return noteEvents(tx, a, 2)
+}
+
+func noteEvents(tx *transaction, a runner.AuditRecord, count int64) error {
 	body, err := json.Marshal(record{a.From, a.To, a.Cause, a.Detail})
 	if err != nil {
 		return err
 	}
-	tx.add(chain.Entry{Count: 1, At: a.At, Feature: a.FeatureID, Task: a.TaskID, Step: a.Step, Kind: a.Event, Body: body})
+	tx.add(chain.Entry{Count: count, At: a.At, Feature: a.FeatureID, Task: a.TaskID, Step: a.Step, Kind: a.Event, Body: body})
 	return nil
 }
 
-func (tx *transaction) add(e chain.Entry) { tx.entries = append(tx.entries, e) }
+// add appends an entry, without the secrets in it. Everything that the log says comes through here.
+func (tx *transaction) add(e chain.Entry) {
+	e.Body = tx.hide.JSON(e.Body)
+	tx.entries = append(tx.entries, e)
+}
 
 // rowsAtOnce bounds the variables of a statement, of which SQLite takes 32,766.
 const rowsAtOnce = 500
@@ -101,7 +122,7 @@ func (s *Store) Note(ctx context.Context, a runner.AuditRecord) error {
 }
 
 // headsOf is where the heads of the log of a store are kept.
-func headsOf(path string) string { return filepath.Join(filepath.Dir(path), HeadsFile) }
+func headsOf(path string) string { return filepath.Join(filepath.Dir(path), headsFile) }
 
 // begun begins the log of a new store. Where heads tell of one before it, the new one goes on from the newest of them, and
 // says so: what was lost is not to look as if it had never been.
@@ -130,23 +151,50 @@ type EntryOptions struct {
 	Task    string // id
 }
 
-// Entries calls do for each entry of the log as it is stored, oldest first. Those that follow each other are chained.
-func (s *Store) Entries(ctx context.Context, o EntryOptions, do func(*chain.Entry) error) error {
-	var hash chain.Hash // of the entry before
-	return failure(s.each(ctx, `SELECT seq, count, at, feature, task, step, kind, body, hash, (?1 = '' OR feature = ?1) AND (?2 = '' OR task = ?2)
-		FROM log ORDER BY seq`, []any{o.Feature, o.Task}, func(r scanner) error {
-		var wanted bool
-		e, err := scanEntry(r, &wanted)
-		if err != nil {
-			return err
+// Entries calls do for each entry of the log as it is stored, oldest first, with the hash of the entry before it, which may
+// have been removed.
+func (s *Store) Entries(ctx context.Context, o EntryOptions, do func(*chain.Entry) error) (err error) {
+	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true}) // one state of the log for both questions
+	if err != nil {
+		return failure(err)
+	}
+	defer func() { err = failure(errors.Join(err, tx.Rollback())) }()
+	removed := map[int64]chain.Hash{} // by the number of the last event
+	err = each(ctx, tx, "SELECT "+entryColumns+" FROM log WHERE kind IN (?, ?)", []any{chain.KindTrim, chain.KindLost}, func(r scanner) error {
+		e, err := scanEntry(r)
+		gaps, _ := e.Gaps() // one that cannot be read is for Verify to tell
+		for _, g := range gaps {
+			removed[g.Last] = g.Hash
 		}
-		e.Prev, hash = hash, e.Hash
-		if !wanted {
-			return nil
-		}
-		return do(&e)
-	}))
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var last chain.Head
+	return each(ctx, tx, "SELECT "+entryColumns+", (?1 = '' OR feature = ?1) AND (?2 = '' OR task = ?2) FROM log ORDER BY seq",
+		[]any{o.Feature, o.Task}, func(r scanner) error {
+			var wanted bool
+			e, err := scanEntry(r, &wanted)
+			if err != nil {
+				return err
+			}
+			e.Prev = last.Hash
+			if before := e.Seq - e.Count; before != last.Seq {
+				e.Prev = removed[before]
+			}
+			last = chain.Head{Seq: e.Seq, Hash: e.Hash}
+			if !wanted {
+				return nil
+			}
+			return do(&e)
+		})
 }
+
+// entryColumns are what scanEntry reads: also of a row whose types were altered, which then is not what it was.
+const entryColumns = `seq, coalesce(CAST(count AS INTEGER), 0), coalesce(CAST(at AS INTEGER), 0), coalesce(CAST(feature AS TEXT), ''),
+	coalesce(CAST(task AS TEXT), ''), coalesce(CAST(step AS INTEGER), 0), coalesce(CAST(kind AS TEXT), ''), coalesce(CAST(body AS BLOB), x''),
+	coalesce(CAST(hash AS BLOB), x'')`
 
 func scanEntry(r scanner, more ...any) (e chain.Entry, err error) {
 	var at int64
@@ -159,29 +207,50 @@ func scanEntry(r scanner, more ...any) (e chain.Entry, err error) {
 	return e, err
 }
 
-// Verify checks the log, and that it has the heads that are kept beside the store, and those that the caller has kept. The
-// report says what is wrong; the error is for a store that cannot be read.
-func (s *Store) Verify(ctx context.Context, kept ...chain.Head) (*chain.Report, error) {
-	var heads []chain.Head
-	if s.path != "" {
-		var err error
-		if heads, err = Heads(headsOf(s.path)); err != nil { // before the log is read, which grows
+// Verify checks the log of the store at path, and that it has the heads that are kept beside it, and those that the caller has
+// kept. The report says what is wrong; the error is for a store that cannot be read. Where there is no store, and no head, an
+// empty log is whole.
+func Verify(ctx context.Context, path string, kept ...chain.Head) (*chain.Report, error) {
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		s, err := Open(ctx, path)
+		if err != nil {
 			return nil, err
 		}
+		defer func() { _ = s.Close() }()
+		return s.Verify(ctx, kept...)
 	}
-	c := chain.Checker{Heads: append(heads, kept...), Trimmed: func(kind string) bool { _, ok := pools[kind]; return ok }}
-	err := s.Entries(ctx, EntryOptions{}, func(e *chain.Entry) error { c.Add(e); return nil })
+	heads, err := readHeads(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, failure(err)
+	}
+	c := chain.Checker{Heads: append(heads, kept...)}
+	return c.Finish(), nil
+}
+
+// Verify is the function of that name, for a store that is open.
+func (s *Store) Verify(ctx context.Context, kept ...chain.Head) (*chain.Report, error) {
+	c := chain.Checker{Trimmed: func(kind string) bool { _, ok := pools[kind]; return ok }}
+	var err error
+	if s.path != "" {
+		c.Heads, err = readHeads(s.path) // before the log is read, which grows
+		c.NoHeads = errors.Is(err, fs.ErrNotExist)
+		if err != nil && !c.NoHeads {
+			return nil, failure(err)
+		}
+	}
+	c.Heads = append(c.Heads, kept...)
+	err = s.Entries(ctx, EntryOptions{}, func(e *chain.Entry) error { c.Add(e); return nil })
 	if err != nil {
 		return nil, err
 	}
 	return c.Finish(), nil
 }
 
-// Heads are the heads that a file keeps of a log, the newest of each task; none when there is no file.
-func Heads(path string) ([]chain.Head, error) {
-	heads, err := chain.ReadHeads(path)
+// readHeads are the heads beside the store at path. fs.ErrNotExist.
+func readHeads(path string) ([]chain.Head, error) {
+	heads, err := chain.ReadHeads(headsOf(path))
 	for i := range heads {
-		heads[i].From = HeadsFile
+		heads[i].From = headsFile
 	}
-	return heads, failure(err)
+	return heads, err
 }

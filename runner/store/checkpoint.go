@@ -3,13 +3,11 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
-	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/runner"
 )
 
@@ -211,30 +209,18 @@ func (s *Store) aliases(ctx context.Context, featureID string, list []runner.Che
 		})
 }
 
-func (s *Store) verdicts(ctx context.Context, featureID string, list []runner.CheckpointRecord, at map[string]int) error {
-	return s.each(ctx, `SELECT v.checkpoint, v.gate, v.body FROM verdicts v JOIN checkpoints c ON c.id = v.checkpoint
-		WHERE c.feature = ? ORDER BY v.checkpoint, v.gate`, []any{featureID}, func(r scanner) error {
-		var id, gate, body string
-		if err := r.Scan(&id, &gate, &body); err != nil {
-			return err
-		}
-		i, ok := at[id]
-		if !ok {
-			return nil
-		}
-		var v gates.Verdict
-		if err := json.Unmarshal([]byte(body), &v); err != nil {
-			// The columns decided about LastGood; what is lost is the evidence.
-			v = gates.Verdict{Gate: gate, Status: gates.Error, Reason: "the stored verdict is damaged"}
-		}
-		list[i].Verdicts = append(list[i].Verdicts, v)
-		return nil
-	})
+// each calls do for every row of a query.
+func (s *Store) each(ctx context.Context, query string, args []any, do func(scanner) error) error {
+	return each(ctx, s.db, query, args, do)
 }
 
-// each calls do for every row of a query.
-func (s *Store) each(ctx context.Context, query string, args []any, do func(scanner) error) (err error) {
-	rows, err := s.db.QueryContext(ctx, query, args...)
+// lister is a database or a transaction.
+type lister interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+func each(ctx context.Context, from lister, query string, args []any, do func(scanner) error) (err error) {
+	rows, err := from.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
 	}
@@ -251,6 +237,9 @@ func (s *Store) each(ctx context.Context, query string, args []any, do func(scan
 func (s *Store) DropCheckpoints(ctx context.Context, featureID string, ids ...string) error {
 	return failure(s.tx(ctx, func(tx *transaction) error {
 		for _, id := range ids {
+			if err := bequeath(ctx, tx, id); err != nil {
+				return err
+			}
 			res, err := tx.ExecContext(ctx, "DELETE FROM checkpoints WHERE feature = ? AND id = ?", featureID, id)
 			if err := changed(res, err); errors.Is(err, runner.ErrStale) {
 				return fmt.Errorf("checkpoint %s: %w", id, runner.ErrNotFound)
@@ -260,46 +249,4 @@ func (s *Store) DropCheckpoints(ctx context.Context, featureID string, ids ...st
 		}
 		return nil
 	}))
-}
-
-// AddVerdicts stores what gates say of a checkpoint.
-func (s *Store) AddVerdicts(ctx context.Context, checkpoint string, v []gates.Verdict) error {
-	return failure(s.tx(ctx, func(tx *transaction) error { return insertVerdicts(ctx, tx, checkpoint, v) }))
-}
-
-// insertVerdicts stores verdicts, and appends them to the log as of the task that made the checkpoint.
-func insertVerdicts(ctx context.Context, tx *transaction, checkpoint string, list []gates.Verdict) error {
-	if len(list) == 0 {
-		return nil
-	}
-	a := runner.AuditRecord{At: time.Now(), Event: "gate"}
-	err := tx.QueryRowContext(ctx, "SELECT feature, task, step FROM checkpoints WHERE id = ?", checkpoint).Scan(&a.FeatureID, &a.TaskID, &a.Step)
-	if err != nil {
-		return fmt.Errorf("checkpoint %s: %w", checkpoint, err)
-	}
-	for _, v := range list {
-		body, err := json.Marshal(v)
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "INSERT OR REPLACE INTO verdicts (checkpoint, gate, status, mode, at, body) VALUES (?, ?, ?, ?, ?, ?)",
-			checkpoint, v.Gate, string(v.Status), string(v.Mode), v.Started.UnixNano(), string(body))
-		if err != nil {
-			return fmt.Errorf("verdict of %s on checkpoint %s: %w", v.Gate, checkpoint, err)
-		}
-		if err := noteVerdict(ctx, tx, a, &v, checkpoint); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func noteVerdict(ctx context.Context, tx *transaction, a runner.AuditRecord, v *gates.Verdict, checkpoint string) (err error) {
-	a.From, a.To, a.Cause = v.Gate, string(v.Status), v.Reason
-	a.Detail, err = json.Marshal(runner.GateRecord{Gate: v.Gate, Checkpoint: checkpoint, Status: v.Status, Mode: v.Mode,
-		Findings: len(v.Findings) + v.Dropped})
-	if err != nil {
-		return err
-	}
-	return note(ctx, tx, a)
 }

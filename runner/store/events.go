@@ -169,7 +169,7 @@ func (s *Store) Events(ctx context.Context, o runner.EventOptions) (list []runne
 	if o.Network {
 		where = " AND kind <> '" + kindFiles + "' AND " + bulk
 	}
-	err = s.each(ctx, `SELECT seq, count, at, feature, task, step, kind, body, hash FROM log
+	err = s.each(ctx, `SELECT `+entryColumns+` FROM log
 		WHERE seq > ?1 AND (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3)`+where+" ORDER BY seq LIMIT ?4",
 		[]any{o.Since, o.Feature, o.Task, limit}, func(r scanner) error {
 			entry, err := scanEntry(r)
@@ -210,8 +210,13 @@ func eventsOf(e *chain.Entry) (list []runner.Event) {
 	default:
 		var body record
 		err = json.Unmarshal(e.Body, &body)
-		event.Seq = e.Seq
-		event.From, event.To, event.Cause, event.Detail = body.From, body.To, body.Cause, body.Detail
+		event.From, event.To, event.Cause = body.From, body.To, body.Cause
+		if e.Kind == kindCommand {
+			event.Kind = "step"
+			list = append(list, event)
+			event.Kind, event.From, event.To, event.Cause = e.Kind, "", "", ""
+		}
+		event.Seq, event.Detail = e.Seq, body.Detail
 		list = append(list, event)
 	}
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 // version is the newest schema; migration n leads from version n-1 to n.
-const version = 6
+const version = 7
 
 // carried is what SQL cannot do of a migration; it comes after the statements of its file.
 var carried = map[int]func(context.Context, *transaction) error{6: carryLog}

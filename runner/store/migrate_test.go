@@ -219,6 +219,24 @@ func TestSmall(t *testing.T) {
 		}
 	}
 	t.Logf("%d KB", size>>10)
+	for _, n := range []string{"log", "log_feature", "log_bulk", "checkpoints", "file_events"} {
+		var b int64
+		t.Log(n, s.db.QueryRow("SELECT sum(pgsize) FROM dbstat WHERE name = ?", n).Scan(&b), b>>10)
+	}
+	rows, _ := s.db.Query("SELECT name, sum(pgsize) FROM dbstat GROUP BY name")
+	for rows.Next() {
+		var n string
+		var b int64
+		rows.Scan(&n, &b)
+		t.Log(n, b>>10)
+	}
+	rows, _ = s.db.Query("SELECT kind, count(*), sum(length(body)) FROM log GROUP BY kind")
+	for rows.Next() {
+		var n string
+		var b, c int64
+		rows.Scan(&n, &c, &b)
+		t.Log(n, c, b>>10)
+	}
 	if size > 2<<20 {
 		t.Error("more than 2 MB")
 	}
@@ -235,8 +253,10 @@ func life(t *testing.T, s *Store, feature string, task runner.TaskRecord) {
 		}
 	}
 	for _, st := range task.Steps {
-		step := func(from, to runner.StepState) *runner.StepMove { return &runner.StepMove{N: st.N, From: from, To: to} }
-		must(s.Move(ctx, runner.Move{TaskID: task.ID, From: from, To: runner.StateRunning, Step: step(runner.StepNotStarted, runner.StepRunning)}))
+		step := func(from, to runner.StepState, c runner.Command) *runner.StepMove {
+			return &runner.StepMove{N: st.N, From: from, To: to, Command: &c}
+		}
+		must(s.Move(ctx, runner.Move{TaskID: task.ID, From: from, To: runner.StateRunning, Step: step(runner.StepNotStarted, runner.StepRunning, runner.Command{Args: st.Args})}))
 		from = runner.StateRunning
 		var events []runner.FileEvent
 		for n := range 5 {
@@ -247,7 +267,7 @@ func life(t *testing.T, s *Store, feature string, task runner.TaskRecord) {
 		c := runner.Checkpoint{ID: fmt.Sprintf("%s%02d", task.ID, st.N), FeatureID: feature, Parent: fmt.Sprintf("%s%02d", task.ID, st.N-1), TaskID: task.ID,
 			Step: st.N, Reason: runner.ReasonStep, Digest: "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}
 		must(s.AddCheckpoint(ctx, runner.CheckpointRecord{Checkpoint: c}, runner.Move{TaskID: task.ID, From: from, To: from,
-			Step: step(runner.StepRunning, runner.StepDone)}))
+			Step: step(runner.StepRunning, runner.StepDone, runner.Command{Verdict: runner.VerdictOK, ExitCode: new(int)})}))
 		must(s.AddTiming(ctx, runner.Timing{FeatureID: feature, Kind: runner.TimingSeal, Took: time.Millisecond}))
 	}
 	must(s.Move(ctx, runner.Move{TaskID: task.ID, From: runner.StateRunning, To: runner.StateSealing},

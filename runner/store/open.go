@@ -28,6 +28,7 @@ import (
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/chain"
 	"github.com/caisson-dev/caisson/runner/flock"
+	"github.com/caisson-dev/caisson/runner/redact"
 )
 
 //go:embed migrations/*.sql
@@ -48,6 +49,8 @@ var errWriter = &runner.Error{Code: runner.CodeStore, Exit: runner.ExitInternal,
 
 // Store is a runner.Journal in SQLite.
 type Store struct {
+	Redact *redact.Redactor // what keeps secrets out of the log; nil knows those with a telling shape
+
 	db   *sql.DB
 	path string // "" in memory
 }
@@ -143,7 +146,11 @@ func create(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	heads, err := Heads(headsOf(path))
+	err = chain.MakeHeads(headsOf(path))
+	var heads []chain.Head
+	if err == nil {
+		heads, err = readHeads(path)
+	}
 	if err == nil {
 		err = s.migrate(ctx, 0, heads...)
 	}
@@ -201,6 +208,9 @@ func (s *Store) check(ctx context.Context, path string) error {
 	if have, err = userVersion(ctx, s.db); err != nil {
 		return err
 	}
+	if err := chain.MakeHeads(headsOf(path)); err != nil {
+		return err
+	}
 	return s.migrate(ctx, have)
 }
 
@@ -220,7 +230,7 @@ func (s *Store) tx(ctx context.Context, do func(*transaction) error) error {
 	if err != nil {
 		return err
 	}
-	tx := &transaction{Tx: begun}
+	tx := &transaction{Tx: begun, hide: s.Redact}
 	if err = do(tx); err == nil {
 		err = tx.append(ctx)
 	}

@@ -204,14 +204,20 @@ func (s *Store) steps(ctx context.Context, t *runner.TaskRecord) (err error) {
 	return rows.Err()
 }
 
-// Task finds by id.
-func (s *Store) Task(ctx context.Context, id string) (runner.TaskRecord, error) {
-	list, err := s.tasks(ctx, "t.id = ?", id)
-	if err == nil && len(list) == 0 {
-		err = fmt.Errorf("task %q: %w", id, runner.ErrNotFound)
+// Task finds one by id, or by a unique beginning of one.
+func (s *Store) Task(ctx context.Context, ref string) (runner.TaskRecord, error) {
+	list, err := s.tasks(ctx, "t.id = ?", ref)
+	if err == nil && len(list) == 0 && ref != "" {
+		list, err = s.tasks(ctx, "substr(t.id, 1, ?) = ? ORDER BY t.seq LIMIT 2", len(ref), strings.ToLower(ref))
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return runner.TaskRecord{}, failure(err)
+	case len(list) == 0:
+		return runner.TaskRecord{}, fmt.Errorf("task %q: %w", ref, runner.ErrNotFound)
+	case len(list) > 1:
+		return runner.TaskRecord{}, &runner.Error{Code: runner.CodeAmbiguous, Exit: runner.ExitRefused,
+			Cause: fmt.Sprintf("%q fits several tasks, for example %s and %s", ref, list[0].ID, list[1].ID), Remedy: "use more of the id"}
 	}
 	return list[0], nil
 }
@@ -250,7 +256,7 @@ func (s *Store) scanTasks(ctx context.Context, where string, args ...any) (list 
 
 // Audit lists what the log says besides files and the network, oldest first.
 func (s *Store) Audit(ctx context.Context, featureID string) (list []runner.AuditRecord, err error) {
-	err = s.each(ctx, `SELECT seq, count, at, feature, task, step, kind, body, hash FROM log
+	err = s.each(ctx, `SELECT `+entryColumns+` FROM log
 		WHERE (?1 = '' OR feature = ?1) AND NOT (`+bulk+") ORDER BY seq", []any{featureID}, func(r scanner) error {
 		entry, err := scanEntry(r)
 		for _, e := range eventsOf(&entry) {

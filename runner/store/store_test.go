@@ -11,18 +11,26 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/journaltest"
 )
 
-const helper = "CAISSON_STORE_TEST_HELPER"
+const (
+	helper  = "CAISSON_STORE_TEST_HELPER"
+	endless = "CAISSON_STORE_TEST_ENDLESS" // the helper goes on until it is killed
+)
 
 // TestMain lets the test binary be one of many processes that use a store.
 func TestMain(m *testing.M) {
 	if path := os.Getenv(helper); path != "" {
-		if err := work(path, os.Args[1]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+		name := os.Args[1]
+		for n, more := 0, true; more; n++ {
+			if err := work(path, name); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
+			name, more = fmt.Sprint(os.Args[1], n), os.Getenv(endless) != ""
 		}
 		os.Exit(0)
 	}
@@ -30,7 +38,15 @@ func TestMain(m *testing.M) {
 }
 
 func TestFile(t *testing.T) {
-	journaltest.Run(t, func(t *testing.T) runner.Journal { return openFile(t, filepath.Join(t.TempDir(), "store.db")) })
+	journaltest.Run(t, func(t *testing.T) runner.Journal {
+		path := filepath.Join(t.TempDir(), "store.db")
+		t.Cleanup(func() { // whatever was done, the log is whole
+			if r, err := Verify(context.Background(), path); err != nil || !r.Whole {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+		return openFile(t, path)
+	})
 }
 
 func TestMemory(t *testing.T) {
@@ -261,6 +277,9 @@ func TestManyProcesses(t *testing.T) {
 	if len(index) != 50 || !index[0] || !index[49] {
 		t.Error("indexes are not 0 to 49")
 	}
+	if r := whole(t, s); r.Tasks != 50 || r.Entries != 300 || r.Heads != 50 {
+		t.Errorf("%+v", r)
+	}
 }
 
 func work(path, n string) error {
@@ -283,4 +302,45 @@ func work(path, n string) error {
 		}
 	}
 	return s.Close()
+}
+
+// TestDamagedAnswer: what is not as it was written is no answer.
+func TestDamagedAnswer(t *testing.T) {
+	s := openFile(t, filepath.Join(t.TempDir(), "store.db"))
+	defer s.Close()
+	k := gates.Key{Gate: "sha256:g", Tree: "t"}
+	for name, damage := range map[string]string{
+		"another body": `UPDATE answers SET body = '{"checked":2}'`,
+		"no JSON":      "UPDATE answers SET body = 'x'",
+		"another sum":  "UPDATE answers SET sum = x'00'",
+		"another type": "UPDATE answers SET body = 7, sum = 'x'",
+		"another key":  "UPDATE answers SET key = x'00'",
+	} {
+		s.Keep(t.Context(), gates.Kept{Key: k, Answer: gates.Answer{Checked: 1}})
+		if a, ok := s.Answer(t.Context(), k); !ok || a.Checked != 1 {
+			t.Fatalf("%s: %+v %v before", name, a, ok)
+		}
+		if _, err := s.db.Exec(damage); err != nil {
+			t.Fatal(name, err)
+		}
+		if a, ok := s.Answer(t.Context(), k); ok {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	// An answer that was moved to another tree's key.
+	other := gates.Key{Gate: "sha256:g", Tree: "u"}
+	s.Keep(t.Context(), gates.Kept{Key: k, Answer: gates.Answer{Checked: 1}}, gates.Kept{Key: other, Answer: gates.Answer{Checked: 2}})
+	if _, err := s.db.Exec("UPDATE answers SET body = (SELECT body FROM answers WHERE key = ?2), sum = (SELECT sum FROM answers WHERE key = ?2) WHERE key = ?1", answerKey(k), answerKey(other)); err != nil {
+		t.Fatal(err)
+	}
+	if a, ok := s.Answer(t.Context(), k); ok {
+		t.Errorf("another tree's: %+v", a)
+	}
+	if _, err := s.db.Exec("DROP TABLE answers"); err != nil {
+		t.Fatal(err)
+	}
+	s.Keep(t.Context(), gates.Kept{Key: k})
+	if a, ok := s.Answer(t.Context(), k); ok {
+		t.Errorf("no table: %+v", a)
+	}
 }

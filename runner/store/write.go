@@ -177,14 +177,13 @@ func moveStep(ctx context.Context, tx *transaction, task string, m *runner.StepM
 		return fmt.Errorf("step %d of task %s, %s to %s: %w", m.N, task, m.From, m.To, err)
 	}
 	a.Event, a.Step, a.From, a.To = "step", m.N, string(m.From), string(m.To)
-	if err := note(ctx, tx, a); err != nil || m.Command == nil {
-		return err
+	if m.Command == nil {
+		return note(ctx, tx, a)
 	}
-	a.Event = "command"
 	if a.Detail, err = json.Marshal(m.Command); err != nil {
 		return err
 	}
-	return note(ctx, tx, a)
+	return noteCommand(tx, a)
 }
 
 // compare makes sure that a task is in a state, and returns its feature.
@@ -248,6 +247,9 @@ func (s *Store) Forget(ctx context.Context, id string) error {
 func forget(ctx context.Context, tx *transaction, id string) error {
 	if _, err := tx.ExecContext(ctx, `UPDATE idempotency SET result = (SELECT result FROM tasks t WHERE t.id = idempotency.id)
 		WHERE id IN (SELECT id FROM tasks WHERE feature = ?)`, id); err != nil {
+		return err
+	}
+	if err := bequeathAll(ctx, tx, id); err != nil {
 		return err
 	}
 	var index int

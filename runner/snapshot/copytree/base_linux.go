@@ -92,7 +92,7 @@ func (l *layers) Promote(ctx context.Context, c *snapshot.Change, o snapshot.Pro
 	}
 	var r *snapshot.PromoteReport
 	err = l.ofChange(c, func(p tree.Pair, to *place) error {
-		t, err := l.target(p, to)
+		t, err := l.target(p, to, c)
 		if err != nil {
 			return err
 		}
@@ -120,12 +120,17 @@ func (l *layers) Promote(ctx context.Context, c *snapshot.Change, o snapshot.Pro
 }
 
 // target is what package promote needs of a change.
-func (l *layers) target(p tree.Pair, to *place) (promote.Target, error) {
-	seen, err := l.readBase(to.base)
-	return promote.Target{
+func (l *layers) target(p tree.Pair, to *place, c *snapshot.Change) (promote.Target, error) {
+	t := promote.Target{
 		Dir: l.journal, Workspace: l.book.State().Workspace, Bases: l.bases, Old: p.Old, New: p.New, Generation: to.generation,
-		Seen: func(path string) (tree.Seen, bool) { s, ok := seen[path]; return s, ok },
-	}, err
+	}
+	if c.Resolved != nil {
+		t.Generation = c.Resolved.Generation
+		return t, nil
+	}
+	seen, err := l.readBase(to.base)
+	t.Seen = func(path string) (tree.Seen, bool) { s, ok := seen[path]; return s, ok }
+	return t, err
 }
 
 // shows reports whether the current state is that of a name.

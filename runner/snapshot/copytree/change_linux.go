@@ -84,6 +84,15 @@ func (l *layers) ofChange(c *snapshot.Change, do func(p tree.Pair, to *place) er
 	if err != nil {
 		return err
 	}
+	if c.Resolved != nil { // its base is the workspace itself
+		l.reading.RLock()
+		defer l.reading.RUnlock()
+		p, err := c.Reopen()
+		if err != nil {
+			return err
+		}
+		return errors.Join(do(p, &b), p.Close())
+	}
 	return l.with(&a, &b, workspace, func(old, now *tree.View) error {
 		if !c.Of(old, now) {
 			return snapshot.ErrStaleChange
@@ -103,7 +112,7 @@ func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snap
 		return nil, err
 	}
 	err = l.ofChange(c, func(p tree.Pair, to *place) error {
-		t, err := l.target(p, to)
+		t, err := l.target(p, to, c)
 		if err != nil {
 			return err
 		}
@@ -111,6 +120,22 @@ func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snap
 		return err
 	})
 	return list, err
+}
+
+// Resolve reads a change anew from the workspace as others made it.
+func (l *layers) Resolve(ctx context.Context, c *snapshot.Change, o snapshot.Choice) (r *snapshot.Change, err error) {
+	if err := l.book.CheckWorkspace(); err != nil {
+		return nil, err
+	}
+	err = l.ofChange(c, func(p tree.Pair, to *place) error {
+		t, err := l.target(p, to, c)
+		if err != nil {
+			return err
+		}
+		r, err = promote.Resolve(ctx, t, c, o)
+		return err
+	})
+	return r, err
 }
 
 // Index reads all that a checkpoint changes.

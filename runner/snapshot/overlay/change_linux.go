@@ -138,16 +138,36 @@ func (l *layers) WriteDiff(ctx context.Context, c *snapshot.Change, w io.Writer,
 }
 
 // target is what package promote needs of a change.
-func (l *layers) target(p tree.Pair, to *place) promote.Target {
-	return promote.Target{
+func (l *layers) target(p tree.Pair, to *place, c *snapshot.Change) promote.Target {
+	t := promote.Target{
 		Dir: l.journal, Workspace: l.book.State().Workspace, Bases: l.bases, Old: p.Old, New: p.New, Generation: to.generation,
 	}
+	if c.Resolved != nil {
+		t.Generation = c.Resolved.Generation
+	}
+	return t
+}
+
+// Resolve reads a change anew from the workspace as others made it.
+func (l *layers) Resolve(ctx context.Context, c *snapshot.Change, o snapshot.Choice) (r *snapshot.Change, err error) {
+	if l.bases != nil { // nothing is promoted meanwhile
+		unpin, err := l.bases.Lock(ctx, false)
+		if err != nil {
+			return nil, err
+		}
+		defer unpin()
+	}
+	err = l.ofChange(c, func(p tree.Pair, to *place) error {
+		r, err = promote.Resolve(ctx, l.target(p, to, c), c, o)
+		return err
+	})
+	return r, err
 }
 
 // Conflicts lists the paths that the feature and others both changed, sorted.
 func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snapshot.Conflict, err error) {
 	err = l.ofChange(c, func(p tree.Pair, to *place) error {
-		list, err = promote.Conflicts(ctx, l.target(p, to), c)
+		list, err = promote.Conflicts(ctx, l.target(p, to, c), c)
 		return err
 	})
 	return list, err
@@ -165,7 +185,7 @@ func (l *layers) Promote(ctx context.Context, c *snapshot.Change, o snapshot.Pro
 	}
 	var r *snapshot.PromoteReport
 	err = l.ofChange(c, func(p tree.Pair, to *place) error {
-		t := l.target(p, to)
+		t := l.target(p, to, c)
 		if l.shows(c.To) {
 			t.Note = []byte(noteCurrent)
 		}

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 func help(verb string, args []string) error {
 	switch verb {
-	case "promote", "recover":
+	case "promote", "resolve", "recover":
 		return helpCrash(verb, args[0], args[1], args[2])
 	case "wait":
 		_, err := os.Stdin.Read(make([]byte, 1))
@@ -75,6 +75,9 @@ func helpCrash(verb, dir, nth, flags string) error {
 		return err
 	}
 	c, err := w.change(context.Background())
+	if err == nil && verb == "resolve" {
+		c, err = w.resolve(context.Background(), c, killedChoice)
+	}
 	if err != nil {
 		return err
 	}
@@ -184,6 +187,67 @@ func TestKilled(t *testing.T) {
 				t.Fatalf("%d old and %d new states: too few to mean anything", olds, news)
 			}
 		})
+	}
+}
+
+// killedChoice resolves what TestKilledResolved's others do.
+var killedChoice = tree.Choice{Theirs: []string{"edit", "gone", "keep"}, Ours: []string{"mode", "empty"}}
+
+// TestKilledResolved is TestKilled for a promote with conflicts that were resolved. Undone, they are conflicts again.
+func TestKilledResolved(t *testing.T) {
+	olds, news := 0, 0
+	for n := 1; ; n++ {
+		b := newBox(t, project(t))
+		var seen map[string]string
+		b.sandbox(func(m string) error {
+			err := everything(m)
+			seen = listing(t, m)
+			return err
+		})
+		must(t, steps(write(b.ws+"/edit", "theirs"), write(b.ws+"/gone", "theirs"), write(b.ws+"/keep", "theirs"), write(b.ws+"/mode", "theirs"), write(b.ws+"/empty/in", "theirs")))
+		old := listing(t, b.ws)
+		before := b.at(0)
+		c, err := b.w.resolve(t.Context(), b.change(), killedChoice)
+		must(t, err)
+		want := expected(c, old, seen)
+		for _, path := range []string{"/mode", "/empty", "/empty/in"} {
+			want[path] = old[path]
+		}
+		if !killed(t, helperCommand("resolve", b.w.dir, strconv.Itoa(n), "flags")) {
+			b.wantSame(want, "promoted")
+			break
+		}
+		killed(t, helperCommand("recover", b.w.dir, strconv.Itoa(n%7+1), "flags"))
+		must(t, recovers(b.w.dir))
+		if d := differences(before, b.at(0)); d != "" {
+			t.Fatalf("killed at step %d: the workspace was (-), shows (+):\n%s", n, d)
+		}
+		w, err := open(b.w.dir)
+		must(t, err)
+		again, err := w.change(t.Context())
+		must(t, err)
+		switch now := listing(t, b.ws); {
+		case differences(old, now) == "":
+			olds++
+			if _, err := w.apply(t.Context(), again, nil); !errors.Is(err, tree.ErrConflict) {
+				t.Fatalf("killed at step %d: promoted without a word: %v", n, err)
+			}
+			again, err = w.resolve(t.Context(), again, killedChoice)
+			must(t, err)
+			_, err = w.apply(t.Context(), again, nil)
+			must(t, err)
+			b.wantSame(want, "promoted after recovery")
+		case differences(want, now) == "":
+			news++
+			if len(again.Entries) > 0 {
+				t.Fatalf("killed at step %d: feature still has:\n%s", n, summary(again))
+			}
+		default:
+			t.Fatalf("killed at step %d: neither old:\n%s\nnor new:\n%s", n, differences(old, now), differences(want, now))
+		}
+	}
+	if olds < 10 || news < 2 {
+		t.Fatalf("%d old and %d new states: too few to mean anything", olds, news)
 	}
 }
 

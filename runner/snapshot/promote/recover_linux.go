@@ -1,12 +1,14 @@
 package promote
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -164,6 +166,10 @@ func undo(dir string, base *beneath.Root, p *journal.Plan, b *Bases) error {
 	if err != nil {
 		return err
 	}
+	// A conflict is one again: what was said about it was said for this promote.
+	touched = slices.DeleteFunc(touched, func(x journal.Touched) bool {
+		return slices.ContainsFunc(p.Disputed, func(path []byte) bool { return bytes.Equal(path, x.Path) })
+	})
 	if len(touched) > 0 {
 		// Without this, our own renames would look like changes by others to the next promote.
 		if err := touch(dir, touched); err != nil {

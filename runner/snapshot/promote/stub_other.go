@@ -37,6 +37,10 @@ func Patch(context.Context, Target, *tree.Change, string) (*tree.PromoteReport, 
 	return nil, errPlatform
 }
 
+func Resolve(context.Context, Target, *tree.Change, tree.Choice) (*tree.Change, error) {
+	return nil, errPlatform
+}
+
 func Conflicts(context.Context, Target, *tree.Change) ([]tree.Conflict, error) {
 	return nil, errPlatform
 }

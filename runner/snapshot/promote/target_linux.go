@@ -78,7 +78,7 @@ func Apply(ctx context.Context, t Target, c *tree.Change, moving func(ctx contex
 		return nil, err
 	}
 	if len(found) > 0 {
-		return nil, &tree.ConflictError{Conflicts: found}
+		return nil, t.refuse(found, c)
 	}
 	if err := p.prepare(); err != nil {
 		return nil, err
@@ -122,11 +122,20 @@ func (p *promotion) prepare() error {
 		Version: journal.Version, Lock: p.t.LockFile, Note: p.t.Note,
 		Workspace: p.t.Workspace, Inode: inode, Birth: birth,
 	}
+	if r := p.c.Resolved; r != nil {
+		for _, x := range r.Paths {
+			p.plan.Disputed = append(p.plan.Disputed, []byte(x.Path))
+		}
+	}
 	return nil
 }
 
 func report(c *tree.Change, kind tree.PromoteKind) *tree.PromoteReport {
-	return &tree.PromoteReport{Kind: kind, Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Digest: c.Digest}
+	r := &tree.PromoteReport{Kind: kind, Added: c.Added, Modified: c.Modified, Deleted: c.Deleted, Digest: c.Digest}
+	if c.Resolved != nil {
+		r.Resolved, r.Notes = c.Resolved.Paths, slices.Clone(c.Resolved.Notes)
+	}
+	return r
 }
 
 // openWorkspace opens the workspace that a plan is about, and makes sure that it is the same.

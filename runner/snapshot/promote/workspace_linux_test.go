@@ -181,7 +181,7 @@ func (w *workspace) with(do func(t Target) error) error {
 	if err != nil {
 		return errors.Join(err, old.Close())
 	}
-	return w.do(tree.Pair{Old: old, New: now}, do)
+	return w.do(tree.Pair{Old: old, New: now}, nil, do)
 }
 
 // of opens the views that a change was read from.
@@ -190,13 +190,16 @@ func (w *workspace) of(c *tree.Change, do func(t Target) error) error {
 	if err != nil {
 		return err
 	}
-	return w.do(p, do)
+	return w.do(p, c, do)
 }
 
-func (w *workspace) do(p tree.Pair, do func(t Target) error) error {
+func (w *workspace) do(p tree.Pair, c *tree.Change, do func(t Target) error) error {
 	t := Target{
 		Dir: w.dir, Workspace: w.state.Workspace, Bases: w.bases, Old: p.Old, New: p.New, Generation: w.state.Generation,
 		LockFile: filepath.Join(filepath.Dir(w.dir), "workspace.lock"), Note: []byte("note"),
+	}
+	if c != nil && c.Resolved != nil {
+		t.Generation = c.Resolved.Generation
 	}
 	return errors.Join(do(t), p.Close())
 }
@@ -220,6 +223,14 @@ func (w *workspace) conflicts(ctx context.Context, c *tree.Change) (list []tree.
 		return err
 	})
 	return list, err
+}
+
+func (w *workspace) resolve(ctx context.Context, c *tree.Change, o tree.Choice) (r *tree.Change, err error) {
+	err = w.of(c, func(t Target) (err error) {
+		r, err = Resolve(ctx, t, c, o)
+		return err
+	})
+	return r, err
 }
 
 func (w *workspace) diff(ctx context.Context, c *tree.Change, out io.Writer, o tree.DiffOptions) error {

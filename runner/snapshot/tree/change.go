@@ -52,6 +52,9 @@ type Change struct {
 	// Digest is the SHA-256, in hexadecimal, of every entry's metadata and new content: what a verdict is bound to.
 	Digest string `json:"digest"`
 
+	// Resolved is set in a change whose conflicts were resolved.
+	Resolved *Resolved `json:"-"`
+
 	// From and To are the caller's names of the two sides.
 	From string `json:"-"`
 	To   string `json:"-"`

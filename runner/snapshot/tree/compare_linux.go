@@ -121,9 +121,9 @@ func (f *found) decideDir(j *job, p *parts) error {
 		// It was copied up from something further down, which is not there any more.
 		switch {
 		case low.Redirected:
-			f.conflicts = append(f.conflicts, Conflict{j.path, "the directory that was renamed to this was removed by others"})
+			f.conflicts = append(f.conflicts, Conflict{Path: j.path, Reason: RenamedAway})
 		case j.lonely:
-			f.conflicts = append(f.conflicts, Conflict{j.path, removedByOthers})
+			f.conflicts = append(f.conflicts, Conflict{Path: j.path, Reason: removedByOthers})
 		}
 	}
 	var err error
@@ -257,6 +257,9 @@ func (f *found) compare(j *job, name string) error {
 	}
 	return f.entry(j, name, &n, &o)
 }
+
+// RenamedAway is the reason of a conflict in which the feature's side is lost, too: it was never copied.
+const RenamedAway = "the directory that was renamed to this was removed by others"
 
 const (
 	changedByOthers = "changed by others since the feature began"

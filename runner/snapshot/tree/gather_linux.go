@@ -103,7 +103,7 @@ func (k *walk) adopt(c *Change, orphans []orphan, same []string) error {
 	}
 	for _, o := range orphans {
 		if !handles[originKey(o.origin)] {
-			c.detail.conflicts = append(c.detail.conflicts, Conflict{o.path, removedByOthers})
+			c.detail.conflicts = append(c.detail.conflicts, Conflict{Path: o.path, Reason: removedByOthers})
 		}
 	}
 	return nil
@@ -177,6 +177,50 @@ func originKey(origin string) string {
 		return ""
 	}
 	return handleKey(int32(origin[4]), []byte(origin[header:]))
+}
+
+// Select returns a change of some of the entries, read from the same views.
+func (c *Change) Select(keep func(e *Entry) bool) *Change {
+	out := &Change{From: c.From, To: c.To, Resolved: c.Resolved}
+	for i := range c.Entries {
+		if keep(&c.Entries[i]) {
+			out.Entries = append(out.Entries, c.Entries[i])
+		}
+	}
+	if len(out.Entries) == len(c.Entries) || c.detail == nil {
+		out.detail = c.detail
+	} else {
+		d := *c.detail
+		out.detail = &d
+		out.relink()
+	}
+	out.count()
+	if out.detail != nil {
+		out.Digest = out.digest()
+	}
+	return out
+}
+
+// relink leaves of every group of hard links what is in the change.
+func (c *Change) relink() {
+	all := c.detail.linked
+	first := map[string]string{} // of what is left of a group
+	c.detail.linked = map[string]string{}
+	for i := range c.Entries {
+		e := &c.Entries[i]
+		e.HardLink = ""
+		group, ok := all[e.Path]
+		if !ok || e.Type == "" {
+			continue
+		}
+		if first[group] == "" {
+			first[group] = e.Path
+		}
+		c.detail.linked[e.Path] = first[group]
+		if first[group] != e.Path && !c.detail.now[e.detail.Root].Base {
+			e.HardLink = first[group]
+		}
+	}
 }
 
 func (c *Change) count() {

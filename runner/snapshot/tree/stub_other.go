@@ -35,6 +35,8 @@ func (e *Entry) Source() (root int, path string)                             { r
 func Compare(context.Context, *View, *View, CompareOptions) (*Change, error) { return nil, errPlatform }
 func Merge(context.Context, []Root, *View, string) error                     { return errPlatform }
 
+func (c *Change) Select(func(*Entry) bool) *Change { return c }
+
 func (c *Change) Reopen() (Pair, error) { return Pair{}, errPlatform }
 func (p Pair) Close() error             { return nil }
 

@@ -135,7 +135,7 @@ type PromoteKind string
 const (
 	PromoteApply  PromoteKind = "apply"  // change the workspace
 	PromotePatch  PromoteKind = "patch"  // write a unified diff to a file
-	PromoteBranch PromoteKind = "branch" // a git commit; not in this version
+	PromoteBranch PromoteKind = "branch" // commit to a branch of the workspace's git repository (package gitbranch)
 )
 
 // PromoteReport says what a promote did.
@@ -147,6 +147,13 @@ type PromoteReport struct {
 	PatchFile string      `json:"patch_file,omitempty"`
 	Digest    string      `json:"digest"` // of the change
 	Notes     []Note      `json:"notes,omitempty"`
+
+	Branch string `json:"branch,omitempty"` // below refs/heads
+	Commit string `json:"commit,omitempty"` // that it names now, 40 hexadecimal digits
+	Parent string `json:"parent,omitempty"` // of that; "" for a first commit
+	Files  int    `json:"files,omitempty"`  // in which the commit differs from its parent
+
+	Resolved []Resolution `json:"resolved,omitempty"` // conflicts, by the word of the user
 
 	// Generation is the workspace's after an apply: how many promotes it has had.
 	Generation int `json:"generation,omitempty"`
@@ -162,7 +169,52 @@ type Note struct {
 type Conflict struct {
 	Path   string `json:"path"`
 	Reason string `json:"reason"`
+
+	// The three sides, where a promote is refused; elsewhere nil.
+	Base   *Side `json:"base,omitempty"`   // what the feature began with; nil: nobody kept it
+	Ours   *Side `json:"ours,omitempty"`   // the workspace's, now
+	Theirs *Side `json:"theirs,omitempty"` // the feature's
 }
+
+// Side is what one side of a conflict has at its path.
+type Side struct {
+	Kind   Kind     `json:"kind,omitempty"`   // what became of the base; "" for the base itself, and for a side that is like it
+	Type   FileType `json:"type,omitempty"`   // "": nothing is there
+	Mode   string   `json:"mode,omitempty"`   // octal, four digits
+	Size   int64    `json:"size,omitempty"`   // of files, in bytes
+	Link   string   `json:"link,omitempty"`   // a symbolic link's target
+	SHA256 string   `json:"sha256,omitempty"` // of a file of at most 64 MiB, in hexadecimal
+}
+
+// Which side a conflict is resolved to.
+const (
+	Ours   = "ours"   // the workspace's: the change leaves the path alone
+	Theirs = "theirs" // the feature's: it replaces what the workspace has
+)
+
+// Choice resolves conflicts by name: doublestar globs of their paths, which take in what is below.
+type Choice struct {
+	Ours, Theirs []string
+}
+
+// Resolution is a conflict that was resolved.
+type Resolution struct {
+	Conflict
+	Side string `json:"side"` // Ours or Theirs
+}
+
+// Resolved says that a change was read anew from the workspace as others made it, and what of it was left out or put over
+// theirs.
+type Resolved struct {
+	Generation int // of the workspace that it was read from
+	Paths      []Resolution
+	Notes      []Note // what goes beside that
+}
+
+// ChoiceError is a choice that cannot be: a name that fits no conflict, or two sides at once.
+type ChoiceError struct{ Path, Reason string }
+
+func (e *ChoiceError) Error() string { return Quote(e.Path) + ": " + e.Reason }
 
 // ErrStayed is the refusal to move live features onto a new base layer before any of them has: nothing of it is left.
 // After another refusal the layer stays, because some may be on it.

@@ -212,7 +212,7 @@ func (k *walk) run(ctx context.Context) ([]*found, error) {
 	all := make([]*found, max(2, min(4, runtime.GOMAXPROCS(0))))
 	var group sync.WaitGroup
 	for i := range all {
-		f := &found{walk: k, links: map[linkKey][]string{}, buf: make([]byte, small), buf2: make([]byte, small)}
+		f := &found{walk: k}
 		all[i] = f
 		group.Go(f.work)
 	}
@@ -264,6 +264,9 @@ func (k *walk) next(done bool) *job {
 
 func (f *found) work() {
 	for j := f.next(false); j != nil; j = f.next(true) {
+		if f.links == nil { // not before: where hardly anything changed, one of them does it all
+			f.links, f.buf, f.buf2 = map[linkKey][]string{}, make([]byte, small), make([]byte, small)
+		}
 		err := f.do(j)
 		if err != nil {
 			f.fail(err)

@@ -45,6 +45,9 @@ type Plan struct {
 	// Linked are objects below those of Ops that may get a link in the base layer, which changes their ctime.
 	Linked []Touched `json:"linked,omitempty"`
 
+	// Disputed are paths that others had changed, too: the user resolved the conflict, for this promote.
+	Disputed [][]byte `json:"disputed,omitempty"`
+
 	// The workspace, and what tells it from another one at its place.
 	Workspace string    `json:"workspace"`
 	Inode     uint64    `json:"inode"`

@@ -1,0 +1,233 @@
+package runner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner/snapshot"
+)
+
+// FollowUp is what was done with a state that gates had refused. What there was before is at Undo.
+type FollowUp struct {
+	Rollback   string          `json:"rollback"`             // profiles.RollbackSmart, RollbackFull
+	To         string          `json:"to,omitempty"`         // id of the checkpoint that it, or the paths, went back to; RefBase is the workspace
+	Undo       string          `json:"undo,omitempty"`       // id of the checkpoint with the refused state
+	Paths      []string        `json:"paths,omitempty"`      // that went back, of RollbackSmart
+	Unnamed    []string        `json:"unnamed,omitempty"`    // what gates object to and no path of the change stands for, in words
+	Checkpoint string          `json:"checkpoint,omitempty"` // id of the state after it
+	Gates      []gates.Verdict `json:"gates,omitempty"`      // what they say of that
+	Problem    string          `json:"problem,omitempty"`    // why it was not done
+}
+
+// maxRounds bounds how often gates are asked again: they list a bounded number of findings at a time.
+const maxRounds = 8
+
+// followUp does what the profile says of a state that gates refuse. That it cannot be done is no other failure of the task.
+func (t *task) followUp(ctx context.Context) error {
+	how := t.req.Profile.Gates.Rollback
+	if how != profiles.RollbackFull && how != profiles.RollbackSmart || t.req.Remove && !t.stays() {
+		return nil
+	}
+	select {
+	case t.following() <- struct{}{}: // two that go back would stop each other
+		defer func() { <-t.following() }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	t.changing.Lock()
+	defer t.changing.Unlock()
+	f := &FollowUp{Rollback: how}
+	t.res.FollowUp = f
+	var err error
+	if how == profiles.RollbackSmart {
+		err = t.putBack(ctx, f)
+		if err == nil && (len(f.Gates) == 0 || gates.Blocked(f.Gates)) && t.req.Profile.Gates.Unnamed == profiles.RollbackFull {
+			f.Rollback = profiles.RollbackFull
+		}
+	}
+	if err == nil && f.Rollback == profiles.RollbackFull {
+		err = t.goBack(ctx, f)
+	}
+	if err != nil && ctx.Err() == nil {
+		f.Problem, err = typed(err, "going back").Error(), nil
+	}
+	return err
+}
+
+// following lets one task of a session go back at a time.
+func (x *session) following() chan struct{} {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.turn == nil {
+		x.turn = make(chan struct{}, 1)
+	}
+	return x.turn
+}
+
+// goBack takes the feature to its last good checkpoint, or to before the task, or to the workspace.
+func (t *task) goBack(ctx context.Context, f *FollowUp) error {
+	to := t.earlier(ctx)[0]
+	r, err := t.rollbackBy(ctx, RollbackOptions{To: to}, t)
+	if err != nil {
+		return err
+	}
+	f.To, f.Checkpoint, f.Gates, f.Paths = r.To.ID, r.To.ID, nil, nil
+	if f.Undo == "" && r.Undo != nil {
+		f.Undo = r.Undo.ID
+	}
+	return nil
+}
+
+// earlier are the states that something can go back to, the best first.
+func (x *session) earlierThan(ctx context.Context, began string) []string {
+	var list []string
+	if good, err := x.s.opt.Journal.LastGood(ctx, x.feature.ID); err == nil {
+		list = append(list, good.ID)
+	}
+	if began != "" && !slices.Contains(list, began) {
+		list = append(list, began)
+	}
+	return append(list, RefBase)
+}
+
+func (t *task) earlier(ctx context.Context) []string { return t.earlierThan(ctx, t.began) }
+
+// putBack puts back what gates named, and asks them again, until they accept or name nothing that could still go back.
+func (t *task) putBack(ctx context.Context, f *FollowUp) error {
+	verdicts, change := t.res.Gates, t.change
+	candidates := t.earlier(ctx)
+	for range maxRounds {
+		var paths []string
+		paths, f.Unnamed = named(verdicts, change)
+		to, err := t.firstThatDiffers(ctx, candidates, paths)
+		if err != nil || to == "" {
+			return err
+		}
+		r, err := t.rollbackBy(ctx, RollbackOptions{To: to, Smart: paths}, t)
+		if err != nil {
+			return err
+		}
+		if f.Undo == "" && r.Undo != nil {
+			f.Undo = r.Undo.ID
+		}
+		f.To = to
+		for _, p := range r.Report.Paths {
+			if !slices.Contains(f.Paths, p) {
+				f.Paths = append(f.Paths, p)
+			}
+		}
+		if change, err = t.judgeAgain(ctx, f); err != nil || len(change.Entries) == 0 || !gates.Blocked(f.Gates) {
+			return err
+		}
+		verdicts = f.Gates
+	}
+	return nil
+}
+
+// judgeAgain seals what there is and asks the gates about it.
+func (t *task) judgeAgain(ctx context.Context, f *FollowUp) (*snapshot.Change, error) {
+	ctx = context.WithoutCancel(ctx)
+	c := &Checkpoint{TaskID: t.res.TaskID, Step: max(t.stepNow(), t.first), Reason: ReasonRollback}
+	if err := t.session.seal(ctx, c); err != nil {
+		return nil, err
+	}
+	if err := t.s.opt.Journal.AddCheckpoint(ctx, CheckpointRecord{*c}); err != nil {
+		return nil, err
+	}
+	t.later(c)
+	t.keep(c)
+	change, err := t.layers.Change(ctx, snapshot.Base, c.ID)
+	if err != nil {
+		return nil, err
+	}
+	f.Checkpoint, f.Gates = c.ID, nil
+	if len(change.Entries) > 0 {
+		f.Gates, err = t.session.validate(ctx, t.req.Profile, &judged{layers: t.layers, at: c.ID, change: change}, t.req.AllowProtected)
+	}
+	return change, err
+}
+
+// firstThatDiffers is the first of some states at which one of the paths is not as it is now; "" when there is none.
+func (x *session) firstThatDiffers(ctx context.Context, candidates, paths []string) (string, error) {
+	if len(paths) == 0 {
+		return "", nil
+	}
+	o := RollbackOptions{Smart: paths}
+	for _, to := range candidates {
+		id, err := x.resolveID(ctx, to)
+		if err != nil {
+			continue // dropped, or damaged
+		}
+		if differs, err := x.differs(ctx, id, &o); differs || ctx.Err() != nil {
+			return to, errors.Join(err, ctx.Err())
+		}
+	}
+	return "", nil
+}
+
+// named are the paths of a change for which gates refuse it, and what they refuse besides. What a verdict says is a path only
+// counts where the change has it.
+func named(verdicts []gates.Verdict, change *snapshot.Change) (paths, unnamed []string) {
+	changed := make(map[string]bool, len(change.Entries))
+	for i := range change.Entries {
+		changed[change.Entries[i].Path] = change.Entries[i].Path != "."
+	}
+	seen := map[string]bool{}
+	for _, v := range gates.Blocking(verdicts) {
+		switch {
+		case v.Unresolved != "":
+			unnamed = append(unnamed, fmt.Sprintf("gate %s: its failure at %s stands", v.Gate, v.Unresolved))
+		case v.Status != gates.Fail:
+			unnamed = append(unnamed, fmt.Sprintf("gate %s: %s", v.Gate, v.Reason))
+		}
+		for _, f := range v.Findings {
+			switch {
+			case f.Severity != gates.SeverityBlock || seen[f.Path]:
+			case changed[f.Path]:
+				seen[f.Path] = true
+				paths = append(paths, f.Path)
+			default:
+				unnamed = append(unnamed, fmt.Sprintf("gate %s: %s [%s]", v.Gate, f.Message, f.Rule))
+			}
+		}
+	}
+	return paths, unnamed
+}
+
+// accuse fills in the paths that gates named at the newest checkpoint that they judged, and what they go back to.
+func (x *session) accuse(ctx context.Context, o *RollbackOptions) error {
+	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
+	if err != nil {
+		return err
+	}
+	slices.Reverse(rows)
+	i := slices.IndexFunc(rows, func(c CheckpointRecord) bool {
+		return slices.ContainsFunc(c.Verdicts, func(v gates.Verdict) bool { return v.Status != gates.Skipped }) && !c.Lost && c.Damaged == ""
+	})
+	if i < 0 {
+		return refuse(CodeNothingToDo, "caisson gate run "+x.feature.Name, "no gate has judged %s", x.feature.Name)
+	}
+	change, err := x.layers.Change(ctx, snapshot.Base, rows[i].ID)
+	if err != nil {
+		return err
+	}
+	paths, unnamed := named(rows[i].Verdicts, change)
+	if len(paths) == 0 {
+		e := refuse(CodeNothingToDo, "", "gates named no path of %s@%s that blocks", x.feature.Name, rows[i].ID)
+		for _, u := range unnamed {
+			e.Cause += "\n" + u
+		}
+		return e
+	}
+	o.Smart = paths
+	if o.To == "" && !o.LastGood {
+		if o.To, err = x.firstThatDiffers(ctx, x.earlierThan(ctx, ""), paths); err == nil && o.To == "" {
+			err = refuse(CodeNothingToDo, "", "what gates named in %s has been put back already", x.feature.Name)
+		}
+	}
+	return err
+}

@@ -1,0 +1,212 @@
+package runner
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/caisson-dev/caisson/isolation/egress"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner/redact"
+)
+
+// know has the secrets of a request's variables hidden, in everything that is kept and told, until forget.
+func (s *Supervisor) know(r *Request) (forget func()) {
+	var values []redact.Value
+	for i := range r.Steps {
+		values = append(values, redact.Values(r.Steps[i].Env)...)
+	}
+	if r.Profile != nil {
+		for name, v := range r.Profile.Vars(environOf(r)) {
+			values = append(values, redact.Values([]string{name + "=" + v})...)
+		}
+	}
+	return s.opt.Redact.Know(values...)
+}
+
+// untilEnd has the session forget with its end.
+func (x *session) untilEnd(forget func()) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.forgets = append(x.forgets, forget)
+}
+
+func (x *session) forgetAll() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, forget := range x.forgets {
+		forget()
+	}
+	x.forgets = nil
+}
+
+// told is an error whose words have no secret that is known now.
+func (s *Supervisor) told(err error) error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		e.Cause, e.Remedy = s.opt.Redact.Text(e.Cause), s.opt.Redact.Text(e.Remedy)
+	}
+	return err
+}
+
+// learning is a header whose value is known, to be hidden, from when the gateway first reads it: who gets it may send it back.
+func (x *session) learning(secret *profiles.Secret, h egress.Header) egress.Header {
+	read := h.Value
+	var mu sync.Mutex
+	last := ""
+	h.Value = func() (string, error) {
+		value, err := read()
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil || value == last {
+			return value, err
+		}
+		last = value
+		before, after, _ := strings.Cut(secret.Format, "%s")
+		bare := strings.TrimSuffix(strings.TrimPrefix(value, before), after)
+		x.untilEnd(x.s.opt.Redact.Know(redact.Value{Name: secret.Name, Text: bare}))
+		return value, nil
+	}
+	return h
+}
+
+// stepOptions is what the journal keeps of a step, besides its arguments. Of variables that are secrets it is only the names:
+// who resumes has them, or does not.
+type stepOptions struct {
+	Step
+	Env     []string `json:"env,omitempty"`
+	Secrets []string `json:"secrets,omitempty"`
+	Shown   []string `json:"shown,omitempty"` // Args without secrets, where that is something else
+	UID     *uint32  `json:"uid,omitempty"`
+	GID     *uint32  `json:"gid,omitempty"`
+}
+
+// options are those of a step, for the journal, and its arguments as they are shown.
+func (s *Supervisor) options(st *Step) (options json.RawMessage, shown []string, err error) {
+	o := stepOptions{Step: *st, UID: st.UID, GID: st.GID}
+	o.Args = nil // which the journal has beside it
+	for _, kv := range st.Env {
+		if name, _, _ := strings.Cut(kv, "="); s.opt.Redact.Env([]string{kv})[0] != kv {
+			o.Secrets = append(o.Secrets, name)
+		} else {
+			o.Env = append(o.Env, kv)
+		}
+	}
+	shown = s.opt.Redact.Args(st.Args)
+	if strings.Join(shown, "\x00") != strings.Join(st.Args, "\x00") {
+		o.Shown = shown
+	}
+	options, err = json.Marshal(o)
+	return options, shown, err
+}
+
+// optionsOf reads what options wrote.
+func optionsOf(r *StepRecord) (o stepOptions, err error) {
+	if len(r.Options) > 0 {
+		err = json.Unmarshal(r.Options, &o)
+	}
+	return o, err
+}
+
+// stepOf is the step of a record, with the secrets that the environment has; missing are the others.
+func stepOf(r *StepRecord, environ []string) (st Step, missing []string, err error) {
+	o, err := optionsOf(r)
+	if err != nil {
+		return st, nil, err
+	}
+	st = o.Step
+	st.Args, st.Env, st.UID, st.GID, st.Retry = r.Args, o.Env, o.UID, o.GID, r.Retry
+	for _, name := range o.Secrets {
+		if value, ok := variable(environ, name); ok {
+			st.Env = append(st.Env, name+"="+value)
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	return st, missing, nil
+}
+
+// keptProfile is a profile for the journal: in place of the values of secrets, marks.
+func (s *Supervisor) keptProfile(p *profiles.Effective) (json.RawMessage, error) {
+	kept := *p
+	kept.Env = maps.Clone(p.Env)
+	for name, value := range p.Env {
+		if kv := name + "=" + value; s.opt.Redact.Env([]string{kv})[0] != kv {
+			kept.Env[name] = redact.Mark
+		}
+	}
+	return json.Marshal(&kept)
+}
+
+// fill puts the values that the environment has in place of the marks of keptProfile; missing are the names of the others.
+func fill(vars map[string]string, environ []string) (missing []string) {
+	for _, name := range slices.Sorted(maps.Keys(vars)) {
+		if vars[name] != redact.Mark {
+			continue
+		}
+		if value, ok := variable(environ, name); ok {
+			vars[name] = value
+		} else {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// variable looks a variable up.
+func variable(environ []string, name string) (value string, ok bool) {
+	for _, kv := range environ {
+		if value, ok = strings.CutPrefix(kv, name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// errMissing is why a step cannot be run again: its secrets are not kept.
+func errMissing(task string, step int, missing []string) error {
+	return &Error{Code: CodeResume, Exit: ExitPerson,
+		Cause:  fmt.Sprintf("step %d of task %s was given %s, and the values of secrets are not kept", step, task, strings.Join(missing, ", ")),
+		Remedy: strings.Join(missing, "=… ") + "=… caisson resume " + task + ": they are taken from its environment"}
+}
+
+// shownArgs are a step's arguments without secrets. What the journal has is what a resume runs.
+func (s *Supervisor) shownArgs(r *StepRecord) []string {
+	if o, err := optionsOf(r); err == nil && o.Shown != nil {
+		return o.Shown
+	}
+	return s.opt.Redact.Args(r.Args)
+}
+
+// shown is a step as it is shown.
+func (s *Supervisor) shown(r StepRecord) StepRecord {
+	r.Args = s.shownArgs(&r)
+	if o, err := optionsOf(&r); err == nil {
+		o.Args, o.Shown, o.Env = nil, nil, s.opt.Redact.Env(o.Env)
+		if text, err := json.Marshal(o); err == nil {
+			r.Options = s.opt.Redact.JSON(text)
+		}
+	}
+	return r
+}
+
+// hide takes the secrets out of a result, and answers it as it is stored.
+func (s *Supervisor) hide(r *Result) (json.RawMessage, error) {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	hidden := s.opt.Redact.JSON(text)
+	if len(hidden) == len(text) && string(hidden) == string(text) {
+		return text, nil
+	}
+	var plain Result
+	if err := json.Unmarshal(hidden, &plain); err != nil {
+		return nil, err
+	}
+	*r = plain
+	return hidden, nil
+}
