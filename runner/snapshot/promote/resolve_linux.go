@@ -1,11 +1,14 @@
 package promote
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"io"
 	"slices"
+
+	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/dirs"
@@ -65,9 +68,9 @@ func Resolve(ctx context.Context, t Target, c *tree.Change, o tree.Choice) (*tre
 	return r.resolve(all)
 }
 
-// choose finds the side of every conflict.
+// choose finds the side of every conflict: that of a glob that matches it, or else of one that matches something above it.
 func choose(list []tree.Conflict, o tree.Choice) (map[string]string, error) {
-	chosen := map[string]string{}
+	near, far := map[string]string{}, map[string]string{}
 	for _, side := range []struct {
 		name  string
 		globs []string
@@ -83,24 +86,34 @@ func choose(list []tree.Conflict, o tree.Choice) (map[string]string, error) {
 					continue
 				}
 				found = true
-				if other := chosen[x.Path]; other != "" && other != side.name {
+				to := far
+				if doublestar.MatchUnvalidated(g, x.Path) {
+					to = near
+				}
+				if to[x.Path] != "" && to[x.Path] != side.name {
 					return nil, &tree.ChoiceError{Path: x.Path, Reason: "is named for both sides"}
 				}
-				if side.name == tree.Theirs && x.Reason == tree.RenamedAway {
-					return nil, &tree.ChoiceError{Path: x.Path, Reason: "the feature's side is not there to be taken: " + x.Reason}
-				}
-				chosen[x.Path] = side.name
+				to[x.Path] = side.name
 			}
 			if !found {
 				return nil, &tree.ChoiceError{Path: g, Reason: "names no conflict"}
 			}
 		}
 	}
-	open := slices.DeleteFunc(slices.Clone(list), func(x tree.Conflict) bool { return chosen[x.Path] != "" })
+	var open []tree.Conflict
+	for _, x := range list {
+		near[x.Path] = cmp.Or(near[x.Path], far[x.Path])
+		switch {
+		case near[x.Path] == "":
+			open = append(open, x)
+		case near[x.Path] == tree.Theirs && x.Reason == tree.RenamedAway:
+			return nil, &tree.ChoiceError{Path: x.Path, Reason: "the feature's side is not there to be taken: " + x.Reason}
+		}
+	}
 	if len(open) > 0 {
 		return nil, &tree.ConflictError{Conflicts: open}
 	}
-	return chosen, nil
+	return near, nil
 }
 
 // resolver selects from all that differs.

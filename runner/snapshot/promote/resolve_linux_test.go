@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
@@ -166,7 +165,7 @@ func TestChoice(t *testing.T) {
 		{tree.Choice{Ours: []string{"free"}}, "free"},
 		{tree.Choice{Theirs: []string{"nothing/*"}}, "nothing/*"},
 		{tree.Choice{Ours: []string{"edit"}, Theirs: []string{"**"}}, "edit"},
-		{tree.Choice{Ours: []string{"dir/a"}, Theirs: []string{"dir"}}, "dir/a"},
+		{tree.Choice{Ours: []string{"dir/a"}, Theirs: []string{"dir/*"}}, "dir/a"},
 		{tree.Choice{Ours: []string{"[a"}}, "[a"},
 	} {
 		_, err := b.w.resolve(t.Context(), b.change(), c.choice)
@@ -191,34 +190,32 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestChoiceAcross: what stays and what comes can stand in each other's way.
+// TestChoiceAcross: what stays and what goes can be one below the other.
 func TestChoiceAcross(t *testing.T) {
-	b := newBox(t, project(t))
-	b.sandbox(func(m string) error {
-		return steps(os.RemoveAll(m+"/dir"), os.RemoveAll(m+"/full"), write(m+"/full", "a file now"))
-	})
-	must(t, steps(write(b.ws+"/dir/a", "ours"), write(b.ws+"/dir/more", "ours")))
-	list, err := b.w.conflicts(t.Context(), b.change())
-	must(t, err)
-	if len(list) == 0 {
-		t.Fatal("no conflicts")
-	}
-	r, err := b.w.resolve(t.Context(), b.change(), tree.Choice{Ours: []string{"dir/a"}, Theirs: []string{"dir/b", "dir/more"}})
-	if _, ok := errors.AsType[*tree.ConflictError](err); !ok {
-		if e, ok := errors.AsType[*tree.ChoiceError](err); !ok || e.Path != "dir/b" {
-			t.Fatalf("%+v, %v", r, err)
+	for _, replace := range []bool{false, true} {
+		b := newBox(t, project(t))
+		b.sandbox(func(m string) error {
+			if err := os.RemoveAll(m + "/dir"); err != nil || !replace {
+				return err
+			}
+			return write(m+"/dir", "a file by now")
+		})
+		must(t, steps(write(b.ws+"/dir/a", "ours"), write(b.ws+"/dir/more", "ours")))
+		r, err := b.w.resolve(t.Context(), b.change(), tree.Choice{Ours: []string{"dir/a"}, Theirs: []string{"dir"}})
+		if replace {
+			if e, ok := errors.AsType[*tree.ChoiceError](err); !ok || e.Path != "dir" || !strings.Contains(e.Reason, "cannot become a file") {
+				t.Errorf("%v", err)
+			}
+			continue
 		}
-	}
-	var theirs []string
-	for _, x := range list {
-		if x.Path != "dir/a" {
-			theirs = append(theirs, x.Path)
+		must(t, err)
+		report, err := b.w.apply(t.Context(), r, nil)
+		must(t, err)
+		if !exists(b.ws+"/dir/a") || exists(b.ws+"/dir/b") || exists(b.ws+"/dir/more") || exists(b.ws+"/dir/sub") {
+			t.Errorf("left: %v", contents(t, b.ws))
 		}
-	}
-	// The directory itself is among the conflicts: its glob would take in what is below.
-	if _, err := b.w.resolve(t.Context(), b.change(), tree.Choice{Ours: []string{"dir/a"}, Theirs: theirs}); err != nil {
-		if _, ok := errors.AsType[*tree.ChoiceError](err); !ok {
-			t.Fatal(err)
+		if len(report.Notes) != 1 || report.Notes[0].Path != "dir" || !strings.Contains(report.Notes[0].Text, "is not deleted") {
+			t.Errorf("notes: %+v", report.Notes)
 		}
 	}
 }
@@ -239,26 +236,18 @@ func TestResolvedOver(t *testing.T) {
 	other.promote()
 	between := b.at(1)
 	r, err := b.w.resolve(t.Context(), b.change(), tree.Choice{Theirs: []string{"edit", "dir"}, Ours: []string{"keep"}})
-	if e, ok := errors.AsType[*tree.ChoiceError](err); ok && e.Path == "dir" { // no conflict: only others know dir/new
-		r, err = b.w.resolve(t.Context(), b.change(), tree.Choice{Theirs: []string{"edit"}, Ours: []string{"keep"}})
-	}
 	must(t, err)
-	steps := 0
-	journal.Step = func(string) { steps++ }
 	report, err := b.w.apply(t.Context(), r, nil)
-	journal.Step = func(string) {}
 	must(t, err)
 	for path, want := range map[string]string{"edit": "feature\n", "keep": "other\n", "beside": "other\n"} {
 		if data, err := os.ReadFile(b.ws + "/" + path); err != nil || string(data) != want {
 			t.Errorf("%s: %q, %v", path, data, err)
 		}
 	}
-	if exists(b.ws+"/dir/a") || steps == 0 {
-		t.Error("dir/a was not deleted")
+	if exists(b.ws + "/dir") {
+		t.Error("dir was not deleted")
 	}
-	if exists(b.ws + "/dir/new") {
-		t.Errorf("dir/new is left; notes %+v", report.Notes)
-	} else if len(report.Notes) == 0 || report.Notes[0].Path != "dir/new" {
+	if len(report.Notes) == 0 || report.Notes[0].Path != "dir/new" {
 		t.Errorf("dir/new went without a word: %+v", report.Notes)
 	}
 	if d := differences(saw, third.shows()); d != "" {

@@ -192,7 +192,8 @@ const (
 	Theirs = "theirs" // the feature's: it replaces what the workspace has
 )
 
-// Choice resolves conflicts by name: doublestar globs of their paths, which take in what is below.
+// Choice resolves conflicts by name: doublestar globs of their paths, which take in what is below, unless that is named
+// itself.
 type Choice struct {
 	Ours, Theirs []string
 }
