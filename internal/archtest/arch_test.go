@@ -59,6 +59,7 @@ var ours = rules{
 		"runner/steps":       {"isolation", "quota", "runner/hostfile", "runner/logfile", "runner/pump", "runner/redact", "runner/uplink"},
 		"runner/uplink":      {"isolation", "isolation/egress"}, // one live sandbox's network
 		"runner/watch":       nil,
+		"runner/report":      {"gates", "gates/builtin", "isolation/egress", "runner", "runner/snapshot", "runner/uplink"}, // a task for those who were not there
 		"runner/store":       {"gates", "isolation/egress", "runner", "runner/chain", "runner/flock", "runner/snapshot"},
 		"runner/journaltest": {"gates", "isolation/egress", "runner", "runner/snapshot"}, // the suite that every journal passes
 		"runner/daemon":      {"isolation", "isolation/egress", "runner", "runner/flock", "runner/hostfile", "runner/snapshot"},
@@ -93,13 +94,14 @@ var ours = rules{
 		"runner":                   {"isolation/native", "runner/journaltest", "runner/store"},
 		"runner/daemon":            {"isolation/native", "runner/store"},
 		"runner/live":              {"isolation/native", "runner/snapshot/overlay"},
+		"runner/report":            {"gates/command"},
 		"runner/snapshot/copytree": {"runner/snapshot/snapshottest"},
 		"runner/snapshot/overlay":  {"runner/snapshot/snapshottest"},
 		"runner/store":             {"runner/journaltest"},
 	},
 	importers: map[string][]string{
-		"database/sql":                     {"runner/store"},
-		"modernc.org/sqlite":               {"runner/store"},
+		"database/sql":                     {"runner/store", "runner/store/internal/prepared"},
+		"modernc.org/sqlite":               {"runner/store", "runner/store/internal/prepared"},
 		"net/http":                         {"isolation/egress", "runner/daemon"},
 		"gvisor.dev/gvisor":                {"isolation/egress", "isolation/egress/splice"},
 		"mvdan.cc/sh":                      {"gates/command"},
