@@ -21,14 +21,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
-
-	_ "modernc.org/sqlite" // the driver
 
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/chain"
 	"github.com/caisson-dev/caisson/runner/flock"
 	"github.com/caisson-dev/caisson/runner/redact"
+	"github.com/caisson-dev/caisson/runner/store/internal/prepared"
 )
 
 //go:embed migrations/*.sql
@@ -37,8 +37,8 @@ var migrations embed.FS
 // pragmas of every connection. WAL mode is a property of the file and set once, when it is made.
 //
 // wal_autocheckpoint bounds the log that every process reads when it opens the store (pages; SQLite's default is 1,000):
-// a task writes a few dozen.
-var pragmas = []string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)", "wal_autocheckpoint(250)"}
+// a task writes a few dozen. temp_store has the journals of single statements in pieces of 1 KB; else each is a mapping of 64.
+var pragmas = []string{"busy_timeout(10000)", "synchronous(NORMAL)", "foreign_keys(1)", "wal_autocheckpoint(250)", "temp_store(MEMORY)"}
 
 // patience is how long a writer waits for others, which take milliseconds.
 const patience = time.Minute
@@ -53,6 +53,8 @@ type Store struct {
 
 	db   *sql.DB
 	path string // "" in memory
+
+	named atomic.Pointer[source] // whose entries were appended last
 }
 
 var _ runner.Journal = (*Store)(nil)
@@ -103,10 +105,7 @@ func (s *Store) Close() error {
 }
 
 func connect(dsn string) (*Store, error) {
-	db, err := sql.Open("sqlite", dsn)
-	if err != nil {
-		return nil, err
-	}
+	db := prepared.Open(dsn)
 	db.SetMaxOpenConns(1) // one writer; and a memory store is its connection
 	db.SetConnMaxLifetime(0)
 	return &Store{db: db}, nil
@@ -230,7 +229,7 @@ func (s *Store) tx(ctx context.Context, do func(*transaction) error) error {
 	if err != nil {
 		return err
 	}
-	tx := &transaction{Tx: begun, hide: s.Redact}
+	tx := &transaction{Tx: begun, hide: s.Redact, named: &s.named}
 	if err = do(tx); err == nil {
 		err = tx.append(ctx)
 	}
@@ -239,6 +238,9 @@ func (s *Store) tx(ctx context.Context, do func(*transaction) error) error {
 	}
 	if err := tx.Commit(); err != nil {
 		return err
+	}
+	if tx.last != nil {
+		s.named.Store(tx.last)
 	}
 	if s.path != "" && tx.head != nil {
 		_ = chain.AppendHead(headsOf(s.path), *tx.head) // what was recorded is; a head that lags vouches for less
