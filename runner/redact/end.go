@@ -223,6 +223,11 @@ func (e *ender) pem(b []byte) (n int, ended bool) {
 	return n, e.left <= 0
 }
 
+// endsWith says that rest, after which nothing comes, is the end of a quotation.
+func (e *ender) endsWith(rest []byte) bool {
+	return e.kind == endQuote && len(rest) == 1 && rest[0] == e.quote
+}
+
 // take takes i more bytes after n, as far as they may be taken.
 func (e *ender) take(n, i int) (int, bool) {
 	i = min(i, e.left)

@@ -14,6 +14,7 @@ type field struct {
 	spaced  bool // with spaces around it
 	outer   byte // the quote that all of it may be in; 0: none
 	slashes int  // before that
+	opens   bool // that quote is right before the name
 }
 
 // maxSpaces is how far a value may be from its name.
@@ -104,7 +105,7 @@ func (f *field) context() {
 	if i < 0 {
 		return
 	}
-	f.outer = near[i]
+	f.outer, f.opens = near[i], i == len(near)-1
 	for j := i; j > 0 && near[j-1] == '\\'; j-- {
 		f.slashes++
 	}
@@ -181,6 +182,9 @@ func (f *field) bare(at int) verdict {
 	if f.quoted {
 		v.mark = quotedMark
 	}
+	if i := bytes.IndexAny(word, ",}]"); i > 0 && f.quoted { // a number of JSON
+		word = word[:i]
+	}
 	if len(word) == 0 {
 		return verdict{}
 	}
@@ -193,10 +197,10 @@ func (f *field) bare(at int) verdict {
 		return f.unless(v, f.kind != strong && !tokenLike(word) || isPlaceholder(word[:tagLen(word)]))
 	case f.kind == header:
 		e.kind = endLine
-		return f.unless(v, f.sep == ' ' || isPlaceholder(b) || prose(b))
+		return f.unless(v, f.sep == ' ' || isPlaceholder(b) || prose(b) && !isScheme(word))
 	case f.alone() && f.sep == ':' && (word[0] == '|' || word[0] == '>') && whole && len(word) <= 3:
 		return verdict{start: at, mark: mark, end: &ender{kind: endBlock, indent: f.from - f.begin, inside: true}}
-	case isPlaceholder(trimEnd(word)) || word[0] == '[' || word[0] == '{' || word[0] == '"' || word[0] == '`':
+	case isPlaceholder(trimEnd(word)) || isPlaceholder(bytes.TrimRight(b, " \t,;")) || word[0] == '[' || word[0] == '{' || word[0] == '"' || word[0] == '`':
 		return verdict{}
 	case f.p.partial && f.lastLine() && at+len(word) == f.line && f.kind != strong:
 		return verdict{waits: true, start: at}
@@ -219,6 +223,8 @@ func (f *field) strongValue(v verdict, b, word []byte) verdict {
 	switch {
 	case f.assigns():
 		v.end.kind, v.end.quote = endLine, 0
+	case f.sep == '=' && !f.spaced && f.opens: // "PASSWORD=a b"
+		v.end.kind = endLine
 	case f.sep == '=' && !f.spaced:
 		return f.unless(v, isCall(word) && !f.alone())
 	case f.sep == ' ':

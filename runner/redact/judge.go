@@ -99,6 +99,16 @@ func prose(b []byte) bool {
 	return false
 }
 
+// isScheme says that a header begins with how somebody is authenticated.
+func isScheme(word []byte) bool {
+	var buf [24]byte
+	switch string(lowered(buf[:0], word[:min(len(word), len(buf))])) {
+	case "basic", "bearer", "token", "digest", "negotiate", "ntlm", "key", "apikey":
+		return true
+	}
+	return false
+}
+
 // isSmallNumber says that b counts something.
 func isSmallNumber(b []byte) bool {
 	for _, c := range b {

@@ -133,7 +133,7 @@ func judgeWord(w string) kind {
 			return strong
 		}
 	}
-	for _, end := range [...]string{"token", "apikey", "secretkey", "privatekey", "accesskey", "authkey", "accountkey", "credentials"} {
+	for _, end := range [...]string{"token", "apikey", "secretkey", "privatekey", "accesskey", "authkey", "accountkey", "credentials", "sessionid"} {
 		if strings.HasSuffix(w, end) {
 			return weak
 		}

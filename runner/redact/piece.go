@@ -61,7 +61,10 @@ func (p *piece) bounds(at int) (begin, end int) {
 // pem looks for the first line of a private key, whose BEGIN is at i.
 func (p *piece) pem(i int) verdict {
 	start := i
-	for start > 0 && start > i-6 && (p.b[start-1] == '-' || p.b[start-1] == ' ') {
+	if p.b[i-1] == ' ' {
+		start-- // ---- BEGIN
+	}
+	for start > 0 && start > i-6 && p.b[start-1] == '-' {
 		start--
 	}
 	label := p.b[i:min(len(p.b), i+80)]
@@ -138,6 +141,9 @@ func isPort(b []byte) bool {
 func (p *piece) name(i int) verdict {
 	if i < p.named {
 		return verdict{next: i + 1}
+	}
+	if !isIdent(p.b[i]) {
+		i++ // ?key
 	}
 	from, to := i, i
 	for from > 0 && i-from < maxKey && isIdent(p.b[from-1]) {

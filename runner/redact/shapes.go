@@ -101,7 +101,7 @@ func (s *shapes) scan(b []byte, limit int, partial bool) (used int) {
 		n, ended := v.end.find(b[v.start:])
 		goesOn := !ended && (partial || v.end.lines())
 		stop := v.start + max(n, v.least)
-		if !ended && !goesOn {
+		if !ended && !goesOn && !v.end.endsWith(b[v.start+n:]) {
 			stop = len(b)
 		}
 		if i = max(v.next, stop); !goesOn && (stop <= written || isMark(b[v.start:stop])) {
