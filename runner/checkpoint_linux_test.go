@@ -728,7 +728,7 @@ func TestDiskVerdicts(t *testing.T) {
 	b := newNative(t, runner.Options{})
 	for name, test := range map[string]struct{ script, limit string }{
 		"bytes":  {"dd if=/dev/zero of=big bs=64k 2>&1 | tail -1; test $(stat -c %s big) -lt 30000000 && dd if=/dev/zero of=more bs=64k count=1", "disk"},
-		"inodes": {"i=0; while touch f$i; do i=$((i+1)); done; exit 1", "inodes"},
+		"inodes": {"i=0; while true > f$i; do i=$((i+1)); done; exit 1", "inodes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := *loadProfile(t, map[string][]string{"disk": {"20m"}, "inodes": {"500"}, "checkpoint-every": {"1h"}, "checkpoint-files": {"100000"}})

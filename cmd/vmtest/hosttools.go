@@ -16,7 +16,7 @@ import (
 // machine, with its shared libraries; one that this host does not have is left to busybox.
 var hostTools = []string{
 	"bash", "cat", "chmod", "cp", "cut", "date", "dash", "dd", "env", "false", "head", "id", "ln", "ls", "mkdir", "mv", "rm", "seq", "sleep",
-	"sort", "stat", "tail", "tee", "timeout", "touch", "tr", "true", "wc", "yes", "mkfs.ext4", "e2fsck",
+	"sort", "stat", "tail", "tee", "timeout", "touch", "tr", "true", "wc", "yes", "tar", "unshare", "mkfs.ext4", "e2fsck",
 }
 
 // libraryDirs are where Debian's, Fedora's and Arch's loaders look.
