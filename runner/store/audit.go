@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caisson-dev/caisson/runner"
@@ -27,6 +28,9 @@ type transaction struct {
 	hide    *redact.Redactor
 	entries []chain.Entry
 	head    *chain.Head // the newest row, once it is known
+
+	named *atomic.Pointer[source] // one that the store knows: Store.named
+	last  *source                 // it will know, too
 }
 
 // record is the body of an entry that is one event.
@@ -83,6 +87,9 @@ func (tx *transaction) append(ctx context.Context) error {
 	}
 	list := tx.entries
 	tx.entries = nil
+	if err := tx.name(ctx, list); err != nil {
+		return err
+	}
 	for len(list) > 0 {
 		n := min(len(list), rowsAtOnce)
 		args := make([]any, 0, n*9)
@@ -91,14 +98,34 @@ func (tx *transaction) append(ctx context.Context) error {
 			*tx.head = e.Link(*tx.head)
 			args = append(args, e.Seq, e.Count, e.At.UnixNano(), e.Feature, e.Task, e.Step, e.Kind, string(e.Body), e.Hash[:])
 		}
-		const row = "(?, ?, ?, ?, ?, ?, ?, ?, ?)"
-		_, err := tx.ExecContext(ctx, "INSERT INTO log (seq, count, at, feature, task, step, kind, body, hash) VALUES "+row+
+		const row = "(?, ?, ?, (SELECT id FROM sources WHERE feature = ? AND task = ?), ?, ?, ?, ?)"
+		_, err := tx.ExecContext(ctx, "INSERT INTO log (seq, count, at, source, step, kind, body, hash) VALUES "+row+
 			strings.Repeat(", "+row, n-1), args...)
 		if err != nil {
 			return err
 		}
 		list = list[n:]
 	}
+	return nil
+}
+
+// source is whose entries are.
+type source struct{ feature, task string }
+
+// name has the store know whose entries are. Most are of the same task as those of the transaction before.
+func (tx *transaction) name(ctx context.Context, list []chain.Entry) error {
+	last := tx.named.Load()
+	for i := range list {
+		s := source{list[i].Feature, list[i].Task}
+		if last != nil && *last == s {
+			continue
+		}
+		last = &s
+		if _, err := tx.ExecContext(ctx, "INSERT OR IGNORE INTO sources (feature, task) VALUES (?, ?)", s.feature, s.task); err != nil {
+			return err
+		}
+	}
+	tx.last = last
 	return nil
 }
 
@@ -160,7 +187,7 @@ func (s *Store) Entries(ctx context.Context, o EntryOptions, do func(*chain.Entr
 	}
 	defer func() { err = failure(errors.Join(err, tx.Rollback())) }()
 	removed := map[int64]chain.Hash{} // by the number of the last event
-	err = each(ctx, tx, "SELECT "+entryColumns+" FROM log WHERE kind IN (?, ?)", []any{chain.KindTrim, chain.KindLost}, func(r scanner) error {
+	err = each(ctx, tx, "SELECT "+entries+" WHERE l.kind IN ('trim', 'lost')", nil, func(r scanner) error {
 		e, err := scanEntry(r)
 		gaps, _ := e.Gaps() // one that cannot be read is for Verify to tell
 		for _, g := range gaps {
@@ -172,34 +199,36 @@ func (s *Store) Entries(ctx context.Context, o EntryOptions, do func(*chain.Entr
 		return err
 	}
 	var last chain.Head
-	return each(ctx, tx, "SELECT "+entryColumns+", (?1 = '' OR feature = ?1) AND (?2 = '' OR task = ?2) FROM log ORDER BY seq",
-		[]any{o.Feature, o.Task}, func(r scanner) error {
-			var wanted bool
-			e, err := scanEntry(r, &wanted)
-			if err != nil {
-				return err
-			}
-			e.Prev = last.Hash
-			if before := e.Seq - e.Count; before != last.Seq {
-				e.Prev = removed[before]
-			}
-			last = chain.Head{Seq: e.Seq, Hash: e.Hash}
-			if !wanted {
-				return nil
-			}
-			return do(&e)
-		})
+	return each(ctx, tx, "SELECT "+entries+" ORDER BY l.seq", nil, func(r scanner) error {
+		e, err := scanEntry(r)
+		if err != nil {
+			return err
+		}
+		e.Prev = last.Hash
+		if before := e.Seq - e.Count; before != last.Seq {
+			e.Prev = removed[before]
+		}
+		last = chain.Head{Seq: e.Seq, Hash: e.Hash}
+		if o.Feature != "" && e.Feature != o.Feature || o.Task != "" && e.Task != o.Task {
+			return nil
+		}
+		return do(&e)
+	})
 }
 
-// entryColumns are what scanEntry reads: also of a row whose types were altered, which then is not what it was.
-const entryColumns = `seq, coalesce(CAST(count AS INTEGER), 0), coalesce(CAST(at AS INTEGER), 0), coalesce(CAST(feature AS TEXT), ''),
-	coalesce(CAST(task AS TEXT), ''), coalesce(CAST(step AS INTEGER), 0), coalesce(CAST(kind AS TEXT), ''), coalesce(CAST(body AS BLOB), x''),
-	coalesce(CAST(hash AS BLOB), x'')`
+// entries are what scanEntry reads: also a row whose types were altered, or whose source is gone, and which then is not what
+// it was.
+const (
+	entryColumns = `l.seq, coalesce(CAST(l.count AS INTEGER), 0), coalesce(CAST(l.at AS INTEGER), 0), coalesce(CAST(s.feature AS TEXT), ''),
+		coalesce(CAST(s.task AS TEXT), ''), coalesce(CAST(l.step AS INTEGER), 0), coalesce(CAST(l.kind AS TEXT), ''),
+		coalesce(CAST(l.body AS BLOB), x''), coalesce(CAST(l.hash AS BLOB), x'')`
+	entries = entryColumns + " FROM log l LEFT JOIN sources s ON s.id = l.source"
+)
 
-func scanEntry(r scanner, more ...any) (e chain.Entry, err error) {
+func scanEntry(r scanner) (e chain.Entry, err error) {
 	var at int64
 	var hash []byte
-	err = r.Scan(append([]any{&e.Seq, &e.Count, &at, &e.Feature, &e.Task, &e.Step, &e.Kind, &e.Body, &hash}, more...)...)
+	err = r.Scan(&e.Seq, &e.Count, &at, &e.Feature, &e.Task, &e.Step, &e.Kind, &e.Body, &hash)
 	e.At = time.Unix(0, at)
 	if len(hash) == len(e.Hash) { // else it is wrong, and stays zero
 		copy(e.Hash[:], hash)

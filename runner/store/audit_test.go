@@ -54,33 +54,36 @@ func lived(t *testing.T, path string) *Store {
 }
 
 // unguarded drops what keeps the log as it is, as who tampers with it does.
-const unguarded = "DROP TRIGGER log_appends; DROP TRIGGER log_no_update; DROP TRIGGER log_no_delete;"
+const unguarded = `PRAGMA foreign_keys = 0; DROP TRIGGER log_appends; DROP TRIGGER log_no_update; DROP TRIGGER log_no_delete;
+	DROP TRIGGER sources_no_update; DROP TRIGGER sources_no_delete;`
 
 // TestTampered: whoever changes the store, the first entry that is not what it was is named, with its task.
 func TestTampered(t *testing.T) {
-	// What lived writes: 1 submit, 2 move, 3 move, 4 step, 9 files, 10 checkpoint, 11 step, 12 to 14 moves, 15 network, 16 promote; 17 to 32 again.
+	// What lived writes: 1 submit, 2 and 3 moves, 5 command, 10 files, 11 checkpoint, 13 command, 14 to 16 moves, 17 network, 18 promote; 19 to 36 again.
 	for _, c := range []struct {
 		sql   string
 		first int64
 		task  string
 	}{
 		{`UPDATE log SET body = replace(body, 'queued', 'failed') WHERE seq = 1`, 1, "t0"},
-		{`UPDATE log SET body = body || ' ' WHERE seq = 9`, 9, "t0"},
-		{`UPDATE log SET at = at + 1 WHERE seq = 11`, 11, "t0"},
-		{`UPDATE log SET task = 't1' WHERE seq = 11`, 11, "t1"},
-		{`UPDATE log SET kind = 'pause' WHERE seq = 16`, 16, "t0"},
-		{`UPDATE log SET hash = x'00' WHERE seq = 32`, 32, "t1"},
-		{`UPDATE log SET count = 4 WHERE seq = 9`, 5, "t0"},
+		{`UPDATE log SET body = body || ' ' WHERE seq = 10`, 10, "t0"},
+		{`UPDATE log SET at = at + 1 WHERE seq = 13`, 13, "t0"},
+		{`UPDATE log SET source = (SELECT id FROM sources WHERE task = 't1') WHERE seq = 13`, 13, "t1"},
+		{`UPDATE sources SET task = 't9' WHERE task = 't1'`, 19, "t9"},
+		{`DELETE FROM sources WHERE task = 't1'`, 19, ""},
+		{`UPDATE log SET kind = 'pause' WHERE seq = 18`, 18, "t0"},
+		{`UPDATE log SET hash = x'00' WHERE seq = 36`, 36, "t1"},
+		{`UPDATE log SET count = 4 WHERE seq = 10`, 6, "t0"},
 		{`DELETE FROM log WHERE seq = 1`, 1, "t0"},
-		{`DELETE FROM log WHERE seq = 9`, 5, "t0"},
-		{`DELETE FROM log WHERE seq BETWEEN 11 AND 16`, 11, "t1"},
-		{`DELETE FROM log WHERE seq = 32`, 32, "t1"},
-		{`DELETE FROM log WHERE seq > 14`, 16, "t0"},
-		{`DELETE FROM log`, 16, "t0"},
-		{`INSERT INTO log SELECT 7, 1, at, feature, task, step, kind, body, hash FROM log WHERE seq = 4`, 5, "t0"},
-		{`INSERT INTO log SELECT 33, 1, at, feature, task, step, kind, body, hash FROM log WHERE seq = 4`, 33, "t0"},
-		{`UPDATE log SET seq = -2 WHERE seq = 12; UPDATE log SET seq = 12 WHERE seq = 13; UPDATE log SET seq = 13 WHERE seq = -2`, 12, "t0"},
-		{`UPDATE log SET body = (SELECT b.body FROM log b WHERE b.seq = 28 - log.seq + 0) WHERE seq IN (12, 16)`, 12, "t0"},
+		{`DELETE FROM log WHERE seq = 10`, 6, "t0"},
+		{`DELETE FROM log WHERE seq BETWEEN 13 AND 18`, 12, "t1"},
+		{`DELETE FROM log WHERE seq = 36`, 36, "t1"},
+		{`DELETE FROM log WHERE seq > 16`, 18, "t0"},
+		{`DELETE FROM log`, 18, "t0"},
+		{`INSERT INTO log SELECT 8, 1, at, source, step, kind, body, hash FROM log WHERE seq = 3`, 6, "t0"},
+		{`INSERT INTO log SELECT 37, 1, at, source, step, kind, body, hash FROM log WHERE seq = 3`, 37, "t0"},
+		{`UPDATE log SET seq = -2 WHERE seq = 14; UPDATE log SET seq = 14 WHERE seq = 15; UPDATE log SET seq = 15 WHERE seq = -2`, 14, "t0"},
+		{`UPDATE log SET body = (SELECT b.body FROM log b WHERE b.seq = 30 - log.seq) WHERE seq IN (14, 16)`, 14, "t0"},
 	} {
 		t.Run(c.sql, func(t *testing.T) {
 			s := lived(t, filepath.Join(t.TempDir(), "store.db"))
@@ -119,7 +122,7 @@ func TestRewritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r, err := s.Verify(t.Context()); err != nil || r.Whole || r.Problems[0].Seq != 16 || r.Problems[0].Task != "t0" {
+	if r, err := s.Verify(t.Context()); err != nil || r.Whole || r.Problems[0].Seq != 18 || r.Problems[0].Task != "t0" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if err := os.WriteFile(headsOf(path), nil, 0o600); err != nil {
@@ -174,7 +177,7 @@ func TestLostStore(t *testing.T) {
 	if err := removeAll(path); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := Verify(t.Context(), path); err != nil || r.Whole || r.Problems[0].Seq != 16 || r.Problems[1].Task != "t1" {
+	if r, err := Verify(t.Context(), path); err != nil || r.Whole || r.Problems[0].Seq != 18 || r.Problems[1].Task != "t1" {
 		t.Errorf("gone: %+v, %v", r, err)
 	}
 	if _, err := os.Lstat(path); err == nil {
@@ -186,10 +189,10 @@ func TestLostStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := s.Verify(t.Context())
-	if err != nil || r.Whole || len(r.Problems) != 1 || r.Problems[0].Seq != 1 || !strings.Contains(r.Problems[0].What, "entries 1 to 32 are gone") || r.Entries != 2 {
+	if err != nil || r.Whole || len(r.Problems) != 1 || r.Problems[0].Seq != 1 || !strings.Contains(r.Problems[0].What, "entries 1 to 36 are gone") || r.Entries != 2 {
 		t.Errorf("made anew: %+v, %v", r, err)
 	}
-	if events, err := s.Events(t.Context(), runner.EventOptions{Since: 32}); err != nil || len(events) != 2 || events[0].Kind != chain.KindLost || events[0].Seq != 33 {
+	if events, err := s.Events(t.Context(), runner.EventOptions{Since: 36}); err != nil || len(events) != 2 || events[0].Kind != chain.KindLost || events[0].Seq != 37 {
 		t.Errorf("%+v, %v", events, err)
 	}
 }
@@ -233,15 +236,15 @@ func TestLogHidesSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"curl", "--password", "hunter2hunter2", "-H", "Authorization: Bearer abcdefghijklmnop", `say sesame "open" & shut`, "plain"}
+	args := []string{"curl", "--password", "hunter2hunter2", "-H", "Authorization: Bearer aB3dEfGh1jKlMn0p", `say sesame "open" & shut`, "plain"}
 	err = s.Move(t.Context(), runner.Move{TaskID: "t", From: runner.StatePreparing, To: runner.StateRunning, Cause: `for sesame "open" & shut`,
 		Step: &runner.StepMove{N: 1, From: runner.StepNotStarted, To: runner.StepRunning, Command: &runner.Command{Args: args}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, a := range []runner.AuditRecord{
-		{Event: "a", Cause: "API_TOKEN=abcdefghijklmnop"},
-		{Event: "b", Detail: json.RawMessage(`{"n":12345678901234567890,"api_key":"abcdefghijklmnop","list":["x","ghp_abcdefghijklmnopqrstuvwxyz0123456789"]}`)},
+		{Event: "a", Cause: "API_TOKEN=aB3dEfGh1jKlMn0p"},
+		{Event: "b", Detail: json.RawMessage(`{"n":12345678901234567890,"api_key":"aB3dEfGh1jKlMn0p","list":["x","ghp_aB3dEfGh1jKlMn0pqrstuvwxyz0123456789"]}`)},
 	} {
 		if err := s.Note(t.Context(), a); err != nil {
 			t.Fatal(err)
@@ -254,7 +257,7 @@ func TestLogHidesSecrets(t *testing.T) {
 	if err := s.Entries(t.Context(), EntryOptions{}, func(e *chain.Entry) error { text.Write(e.Body); text.WriteByte('\n'); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range []string{"hunter2", "abcdefghijklmnop", "sesame"} {
+	for _, secret := range []string{"hunter2", "aB3dEfGh1jKlMn0p", "sesame"} {
 		if strings.Contains(text.String(), secret) {
 			t.Errorf("%q is in %s", secret, text.String())
 		}
@@ -381,7 +384,7 @@ func TestVerdictsAreLogged(t *testing.T) {
 	if err := s.AddVerdicts(t.Context(), list[0].ID, []gates.Verdict{v, {Gate: "size", Status: gates.Pass, Mode: gates.ModeWarn}}); err != nil {
 		t.Fatal(err)
 	}
-	events, err := s.Events(t.Context(), runner.EventOptions{Since: 32})
+	events, err := s.Events(t.Context(), runner.EventOptions{Since: 36})
 	if err != nil || len(events) != 2 {
 		t.Fatalf("%+v, %v", events, err)
 	}
@@ -396,7 +399,7 @@ func TestVerdictsAreLogged(t *testing.T) {
 	if err := s.AddVerdicts(t.Context(), "nothing", []gates.Verdict{v}); err == nil {
 		t.Error("of a checkpoint that is not there")
 	}
-	if r := whole(t, s); r.Events != 34 {
+	if r := whole(t, s); r.Events != 38 {
 		t.Errorf("%+v", r)
 	}
 }

@@ -33,6 +33,9 @@ var pools = map[string]struct{ feature, total int64 }{
 // bulk are the rows of pools, in the words of their index: else SQLite would not use it.
 const bulk = "kind IN ('files', 'network', 'network-refused')"
 
+// ofFeature are those of kind ?1 and feature ?2.
+const ofFeature = "kind = ?1 AND source IN (SELECT id FROM sources WHERE feature = ?2) AND " + bulk
+
 const (
 	perEntry    = 512 // events at most
 	slack       = 512 // so many more than a pool's bound make it worth while to trim
@@ -169,8 +172,10 @@ func (s *Store) Events(ctx context.Context, o runner.EventOptions) (list []runne
 	if o.Network {
 		where = " AND kind <> '" + kindFiles + "' AND " + bulk
 	}
-	err = s.each(ctx, `SELECT `+entryColumns+` FROM log
-		WHERE seq > ?1 AND (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3)`+where+" ORDER BY seq LIMIT ?4",
+	if o.Feature != "" || o.Task != "" {
+		where += " AND l.source IN (SELECT id FROM sources WHERE (?2 = '' OR feature = ?2) AND (?3 = '' OR task = ?3))"
+	}
+	err = s.each(ctx, "SELECT "+entries+" WHERE l.seq > ?1"+where+" ORDER BY l.seq LIMIT ?4",
 		[]any{o.Since, o.Feature, o.Task, limit}, func(r scanner) error {
 			entry, err := scanEntry(r)
 			for _, e := range eventsOf(&entry) {
@@ -266,7 +271,7 @@ func trim(ctx context.Context, tx *transaction, features map[string]int64, kinds
 
 func trimFeature(ctx context.Context, tx *transaction, kind, feature string) error {
 	var have int64
-	err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(count), 0) FROM log WHERE kind = ? AND feature = ? AND "+bulk, kind, feature).Scan(&have)
+	err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(count), 0) FROM log WHERE "+ofFeature, kind, feature).Scan(&have)
 	if keep := pools[kind].feature; err == nil && have > keep+slack {
 		err = keepNewest(ctx, tx, kind, feature, keep)
 	}
@@ -277,8 +282,8 @@ func trimFeature(ctx context.Context, tx *transaction, kind, feature string) err
 func trimLargest(ctx context.Context, tx *transaction, kind string) error {
 	var total, most int64
 	var feature string
-	err := tx.QueryRowContext(ctx, "SELECT feature, sum(count) AS n, sum(sum(count)) OVER () FROM log WHERE kind = ? AND "+bulk+
-		" GROUP BY feature ORDER BY n DESC LIMIT 1", kind).Scan(&feature, &most, &total)
+	err := tx.QueryRowContext(ctx, "SELECT s.feature, sum(count) AS n, sum(sum(count)) OVER () FROM log JOIN sources s ON s.id = source WHERE kind = ? AND "+bulk+
+		" GROUP BY s.feature ORDER BY n DESC LIMIT 1", kind).Scan(&feature, &most, &total)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
@@ -292,7 +297,7 @@ func trimLargest(ctx context.Context, tx *transaction, kind string) error {
 func keepNewest(ctx context.Context, tx *transaction, kind, feature string, keep int64) error {
 	gaps := chain.Gaps{Of: kind}
 	rows, err := tx.QueryContext(ctx, `SELECT l.seq, l.count, l.hash FROM log l JOIN (SELECT seq, sum(count) OVER (ORDER BY seq DESC) - count AS newer
-		FROM log WHERE kind = ?1 AND feature = ?2 AND `+bulk+`) o ON o.seq = l.seq WHERE o.newer >= ?3 ORDER BY l.seq`, kind, feature, keep)
+		FROM log WHERE `+ofFeature+`) o ON o.seq = l.seq WHERE o.newer >= ?3 ORDER BY l.seq`, kind, feature, keep)
 	if err != nil {
 		return err
 	}
@@ -322,7 +327,7 @@ func keepNewest(ctx context.Context, tx *transaction, kind, feature string, keep
 	if err := tx.append(ctx); err != nil { // which the trigger wants before anything goes
 		return err
 	}
-	_, err = tx.ExecContext(ctx, "DELETE FROM log WHERE kind = ? AND feature = ? AND seq <= ? AND "+bulk, kind, feature, gaps.Gaps[len(gaps.Gaps)-1].Last)
+	_, err = tx.ExecContext(ctx, "DELETE FROM log WHERE "+ofFeature+" AND seq <= ?3", kind, feature, gaps.Gaps[len(gaps.Gaps)-1].Last)
 	return err
 }
 

@@ -219,24 +219,6 @@ func TestSmall(t *testing.T) {
 		}
 	}
 	t.Logf("%d KB", size>>10)
-	for _, n := range []string{"log", "log_feature", "log_bulk", "checkpoints", "file_events"} {
-		var b int64
-		t.Log(n, s.db.QueryRow("SELECT sum(pgsize) FROM dbstat WHERE name = ?", n).Scan(&b), b>>10)
-	}
-	rows, _ := s.db.Query("SELECT name, sum(pgsize) FROM dbstat GROUP BY name")
-	for rows.Next() {
-		var n string
-		var b int64
-		rows.Scan(&n, &b)
-		t.Log(n, b>>10)
-	}
-	rows, _ = s.db.Query("SELECT kind, count(*), sum(length(body)) FROM log GROUP BY kind")
-	for rows.Next() {
-		var n string
-		var b, c int64
-		rows.Scan(&n, &c, &b)
-		t.Log(n, c, b>>10)
-	}
 	if size > 2<<20 {
 		t.Error("more than 2 MB")
 	}

@@ -256,14 +256,14 @@ func (s *Store) scanTasks(ctx context.Context, where string, args ...any) (list 
 
 // Audit lists what the log says besides files and the network, oldest first.
 func (s *Store) Audit(ctx context.Context, featureID string) (list []runner.AuditRecord, err error) {
-	err = s.each(ctx, `SELECT `+entryColumns+` FROM log
-		WHERE (?1 = '' OR feature = ?1) AND NOT (`+bulk+") ORDER BY seq", []any{featureID}, func(r scanner) error {
-		entry, err := scanEntry(r)
-		for _, e := range eventsOf(&entry) {
-			list = append(list, runner.AuditRecord{At: e.At, FeatureID: e.Feature, TaskID: e.TaskID, Step: e.Step, Event: e.Kind,
-				From: e.From, To: e.To, Cause: e.Cause, Detail: e.Detail})
-		}
-		return err
-	})
+	err = s.each(ctx, "SELECT "+entries+" WHERE (?1 = '' OR l.source IN (SELECT id FROM sources WHERE feature = ?1)) AND NOT ("+bulk+") ORDER BY l.seq",
+		[]any{featureID}, func(r scanner) error {
+			entry, err := scanEntry(r)
+			for _, e := range eventsOf(&entry) {
+				list = append(list, runner.AuditRecord{At: e.At, FeatureID: e.Feature, TaskID: e.TaskID, Step: e.Step, Event: e.Kind,
+					From: e.From, To: e.To, Cause: e.Cause, Detail: e.Detail})
+			}
+			return err
+		})
 	return list, failure(err)
 }

@@ -90,11 +90,13 @@ func TestTriggers(t *testing.T) {
 		"INSERT INTO steps (task, n, state, args) VALUES ('t', 2, 'done', '[]')",
 		"UPDATE log SET body = '{}'",
 		"DELETE FROM log",
+		"DELETE FROM sources",
+		"UPDATE sources SET task = 'another'",
 		"DELETE FROM log WHERE seq = 1",
 		"DELETE FROM log WHERE kind = 'files'", // no newer entry says that it went
-		"INSERT INTO log SELECT 4, 1, at, feature, task, step, kind, body, hash FROM log WHERE seq = 1",
-		"INSERT INTO log SELECT -1, 1, at, feature, task, step, kind, body, hash FROM log WHERE seq = 1",
-		"INSERT INTO log SELECT 3, 1, at, feature, task, step, kind, body, 'text' FROM log WHERE seq = 1",
+		"INSERT INTO log SELECT 4, 1, at, source, step, kind, body, hash FROM log WHERE seq = 1",
+		"INSERT INTO log SELECT -1, 1, at, source, step, kind, body, hash FROM log WHERE seq = 1",
+		"INSERT INTO log SELECT 3, 1, at, source, step, kind, body, 'text' FROM log WHERE seq = 1",
 		"DELETE FROM transitions",
 		"INSERT INTO tasks (id, feature, state, profile, profile_digest, remove, created, updated) VALUES ('u', 'nobody', 'queued', '', '', 0, 0, 0)",
 	} {
@@ -140,8 +142,8 @@ func TestTotal(t *testing.T) {
 		}
 	}
 	var few, most, all int
-	err := s.db.QueryRow(`SELECT (SELECT sum(count) FROM log WHERE feature = 'f0' AND kind = 'network-refused'),
-		(SELECT sum(count) FROM log WHERE feature = 'f10' AND kind = 'network-refused'), sum(count) FROM log WHERE kind = 'network-refused'`).Scan(&few, &most, &all)
+	err := s.db.QueryRow(`SELECT sum(count) FILTER (WHERE feature = 'f0'), sum(count) FILTER (WHERE feature = 'f10'), sum(count)
+		FROM log JOIN sources ON id = source WHERE kind = 'network-refused'`).Scan(&few, &most, &all)
 	if err != nil || few != 10 || most != 9900 || all < total || all > total+slack {
 		t.Errorf("%d events of the least, %d of one of the others, %d in all (%v)", few, most, all, err)
 	}
