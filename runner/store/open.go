@@ -242,9 +242,6 @@ func (s *Store) tx(ctx context.Context, do func(*transaction) error) error {
 	if tx.last != nil {
 		s.named.Store(tx.last)
 	}
-	if tx.last != nil {
-		s.named.Store(tx.last)
-	}
 	if s.path != "" && tx.head != nil {
 		_ = chain.AppendHead(headsOf(s.path), *tx.head) // what was recorded is; a head that lags vouches for less
 	}
