@@ -66,9 +66,12 @@ func (t *task) finish(ctx context.Context, err error) error {
 func (t *task) end(ctx context.Context) error {
 	remove := t.owner && t.live == nil && (t.req.Remove || t.fresh && !t.ran)
 	t.res.Kept = !remove
-	text, err := t.s.hide(&t.res)
-	if err != nil {
-		return err
+	var text []byte
+	var err error
+	if !remove || t.req.Key != "" || t.resumed != nil { // else nobody can ask for it
+		if text, err = t.s.hide(&t.res); err != nil {
+			return err
+		}
 	}
 	gone := ""
 	if remove {
