@@ -193,7 +193,9 @@ func (s *Server) only(ctx context.Context) (*flock.Lock, error) {
 
 // open serves at a door until it is shut.
 func (s *Server) open(d *socket.Door) (*http.Server, <-chan struct{}) {
-	srv := &http.Server{Handler: s.handler(), ReadHeaderTimeout: slowest, IdleTimeout: silence, MaxHeaderBytes: 64 << 10}
+	routes := sync.OnceValue(s.handler) // hardly any task in the foreground is ever asked
+	answering := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { routes().ServeHTTP(w, r) })
+	srv := &http.Server{Handler: answering, ReadHeaderTimeout: slowest, IdleTimeout: silence, MaxHeaderBytes: 64 << 10}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
