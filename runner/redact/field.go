@@ -177,7 +177,7 @@ func (f *field) worth(text []byte) bool {
 func (f *field) bare(at int) verdict {
 	b := f.p.b[at:f.line]
 	word := b[:wordLen(b)]
-	e := &ender{kind: endWord, quote: f.outer, slashes: f.slashes, closer: f.opened(), query: f.inQuery()}
+	e := &ender{kind: endWord, quote: f.outer, slashes: f.slashes, closer: f.opened(word), query: f.inQuery()}
 	v := verdict{start: at, end: e, mark: mark}
 	if f.quoted {
 		v.mark = quotedMark
@@ -257,8 +257,11 @@ func (f *field) inQuery() bool {
 	return f.from > 0 && f.sep == '=' && (f.p.b[f.from-1] == '?' || f.p.b[f.from-1] == '&')
 }
 
-// opened is what closes the bracket before the name, if one is open.
-func (f *field) opened() byte {
+// opened is what closes the bracket before the name, if one is open and the word has such an end.
+func (f *field) opened(word []byte) byte {
+	if !bytes.ContainsAny(word, ")]}") {
+		return 0
+	}
 	near := f.p.b[max(f.begin, f.from-context):f.from]
 	var depth [3]int
 	for i := len(near) - 1; i >= 0; i-- {

@@ -10,7 +10,7 @@ import (
 // name that it has in its object tells that it is a secret, or the flag before it in a list. What is not valid JSON goes
 // through Text as it is. It is doc itself where there is nothing to hide.
 func (r *Redactor) JSON(doc []byte) []byte {
-	if r.values() == nil && !suspicious(doc) {
+	if m := r.values(); (m == nil || !contains(&m.filter, doc, 0)) && !suspicious(doc) {
 		return doc
 	}
 	if !json.Valid(doc) {

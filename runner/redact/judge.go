@@ -2,10 +2,10 @@ package redact
 
 import "bytes"
 
-// wordLen is how long the word is that b begins with.
+// wordLen is how long the word is that b begins with, as far as it matters.
 func wordLen(b []byte) int {
 	n := 0
-	for n < len(b) && n < maxURL && b[n] > ' ' && b[n] != 0x7f {
+	for n < len(b) && n < context && b[n] > ' ' && b[n] != 0x7f {
 		n++
 	}
 	return n

@@ -58,6 +58,21 @@ func (m *matcher) add(f form, mark int32) {
 	n.before, n.end = n.before || f.before, n.end || f.end
 }
 
+// suspects says that s may have a value somewhere.
+func (m *matcher) suspects(s string) bool {
+	return m != nil && contains(&m.filter, s, 0)
+}
+
+// contains says that s may have something of a set; fold makes its letters small.
+func contains[T string | []byte](set *bitmap, s T, fold uint32) bool {
+	for i := 0; i+4 <= len(s); i++ {
+		if h := slot(gram(s, i) | fold); set[h>>6]>>(h&63)&1 != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // child is where c leads from a node; 0: nowhere.
 func (m *matcher) child(at int32, c byte) int32 {
 	if at == 0 {

@@ -93,6 +93,9 @@ const maxURL = 2 << 10
 func (p *piece) url(from int) verdict {
 	b := p.b[from:min(len(p.b), from+maxURL)]
 	end, path, colon, at := len(b), -1, -1, -1
+	if bytes.IndexByte(b, '@') < 0 && !(p.partial && from+len(b) == len(p.b)) {
+		return verdict{next: from}
+	}
 scan:
 	for i, c := range b {
 		switch {

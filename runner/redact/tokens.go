@@ -106,7 +106,7 @@ func (p *piece) token(list []*token, i int) (v verdict, ok bool) {
 }
 
 // maxToken is how much of a token is looked at; the rest of it goes, too.
-const maxToken = 1 << 10
+const maxToken = context
 
 // escaped says that the letter before start belongs to an escape: \nghp_….
 func (p *piece) escaped(start int) bool {

@@ -75,11 +75,5 @@ func suspicious[T string | []byte](s T) bool {
 	if len(s) < MinValue {
 		return false
 	}
-	t := triggers()
-	for i := 0; i+4 <= len(s); i++ {
-		if h := slot(gram(s, i) | fold); t.any[h>>6]>>(h&63)&1 != 0 {
-			return true
-		}
-	}
-	return false
+	return contains(&triggers().any, s, fold)
 }
