@@ -69,7 +69,8 @@ type rule struct {
 // collect sorts the rules by call, and each call's rules strictest first; what follows an unconditional rule
 // can never match and goes.
 func collect(p *specs.LinuxSeccomp, t *table, def uint32) (map[uint32][]rule, error) {
-	calls := map[uint32][]rule{}
+	calls := make(map[uint32][]rule, len(t.numbers))
+	first := make([]rule, 0, len(t.numbers)) // of each call, in one piece
 	for _, s := range p.Syscalls {
 		act, err := action(s.Action, s.ErrnoRet)
 		if err != nil {
@@ -80,13 +81,22 @@ func collect(p *specs.LinuxSeccomp, t *table, def uint32) (map[uint32][]rule, er
 		}
 		for _, name := range s.Names {
 			if nr, ok := t.numbers[name]; ok {
-				calls[nr] = append(calls[nr], rule{act: act, conds: s.Args})
+				r := rule{act: act, conds: s.Args}
+				if have := calls[nr]; have != nil {
+					calls[nr] = append(have, r)
+					continue
+				}
+				first = append(first, r)
+				calls[nr] = first[len(first)-1 : len(first) : len(first)]
 			} else if !t.foreign[name] && strictness(act) < strictness(def) {
 				return nil, fmt.Errorf("seccomp: %s is to be refused, but no system call has that name", name)
 			}
 		}
 	}
 	for nr, rules := range calls {
+		if len(rules) == 1 {
+			continue
+		}
 		slices.SortStableFunc(rules, func(a, b rule) int { return cmp.Compare(strictness(a.act), strictness(b.act)) })
 		if i := slices.IndexFunc(rules, func(r rule) bool { return len(r.conds) == 0 }); i >= 0 {
 			rules = rules[:i+1]

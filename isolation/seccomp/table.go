@@ -25,18 +25,22 @@ func lookup(arch string) (*table, error) {
 	if column < 1 {
 		return nil, fmt.Errorf("seccomp: no system call table for %s", arch)
 	}
-	t := &table{numbers: make(map[string]uint32, len(lines)), foreign: map[string]bool{}}
+	t := &table{numbers: make(map[string]uint32, len(lines)), foreign: make(map[string]bool, len(lines)/2)}
 	for _, line := range lines[1:] {
-		field := strings.Split(line, "\t")
-		if field[column] == "-" {
-			t.foreign[field[0]] = true
+		name, rest, _ := strings.Cut(line, "\t")
+		for range column - 1 {
+			_, rest, _ = strings.Cut(rest, "\t")
+		}
+		number, _, _ := strings.Cut(rest, "\t")
+		if number == "-" {
+			t.foreign[name] = true
 			continue
 		}
-		n, err := strconv.ParseUint(field[column], 10, 32)
+		n, err := strconv.ParseUint(number, 10, 32)
 		if err != nil {
 			return nil, fmt.Errorf("seccomp: syscalls.tsv: %q: %w", line, err)
 		}
-		t.numbers[field[0]] = uint32(n)
+		t.numbers[name] = uint32(n)
 		t.max = max(t.max, uint32(n))
 	}
 	return t, nil
