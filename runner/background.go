@@ -59,6 +59,9 @@ func (x *session) attend(ctx context.Context) {
 			}
 		}
 	})
+	if x.alarms != nil {
+		x.attending.Go(func() { x.heed(ctx) })
+	}
 	x.attending.Go(func() { // apart: an archive takes its time
 		for {
 			select {

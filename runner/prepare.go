@@ -87,6 +87,9 @@ func (t *task) bringUp(ctx context.Context) (err error) {
 	if err := errors.Join(t.make(ctx), g.Wait(), t.rooting.Wait()); err != nil {
 		return err
 	}
+	if err := t.makeFeedback(); err != nil {
+		return err
+	}
 	spec, err := t.spec(t.root, live.Stacks(t.layers.Stacks()))
 	if err != nil {
 		return err
@@ -99,7 +102,7 @@ func (t *task) bringUp(ctx context.Context) (err error) {
 		return err
 	}
 	if t.req.Detach {
-		t.todo = make(chan string, maxTodo)
+		t.todo, t.alarms = make(chan string, maxTodo), make(chan bool, 1)
 	}
 	return t.start(ctx, spec, t.watchOptions())
 }
@@ -183,7 +186,7 @@ func (t *task) spec(root isolation.Rootfs, s []isolation.Stack) (*isolation.Spec
 		first = &t.req.Steps[0]
 	}
 	uid, gid := t.user(first)
-	mounts := append([]isolation.Bind{{Source: machineID(t.dir), Target: "/etc/machine-id"}}, t.mounts...)
+	mounts := append([]isolation.Bind{{Source: machineID(t.dir), Target: "/etc/machine-id"}, t.feedbackBind()}, t.mounts...)
 	return isolation.Build(isolation.BuildOptions{
 		ID: t.feature.ID, Hostname: hostname, Root: root, Mounts: mounts, Stacks: s, IDs: t.ids,
 		Limits: t.req.Profile.Limits, Weaker: t.weaker, Seccomp: seccomp.Default(),

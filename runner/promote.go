@@ -137,6 +137,7 @@ func (x *session) validate(ctx context.Context, p *profiles.Effective, state *ju
 	if errors.Is(err, ErrNotFound) {
 		err = nil // the checkpoint is another feature's
 	}
+	x.inform(ctx, state, verdicts)
 	return verdicts, err
 }
 

@@ -57,6 +57,7 @@ type session struct {
 	todo      chan string   // checkpoints to be looked at
 	grown     chan struct{} // there are many more checkpoints
 	recorded  atomic.Int64  // how many
+	alarms    chan bool     // feedback that waits for an acknowledgement: there is some, or none any more
 	attending sync.WaitGroup
 	dismiss   context.CancelCauseFunc // ends what attends
 

@@ -137,7 +137,7 @@ func (t *task) env(st *Step, n int) []string {
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME": snapshot.HomeTarget, "USER": "user", "LOGNAME": "user", "LANG": "C.UTF-8", "TMPDIR": "/tmp",
 		"CAISSON_TASK": t.res.TaskID, "CAISSON_FEATURE": t.feature.Name, "CAISSON_STEP": fmt.Sprint(n),
-		"CAISSON_PROFILE": t.req.Profile.Name,
+		"CAISSON_PROFILE": t.req.Profile.Name, "CAISSON_FEEDBACK": feedbackTarget + "/" + feedbackName,
 	}
 	if t.req.TTY {
 		vars["TERM"] = cmp.Or(t.req.Terminal.Name, "xterm")

@@ -24,7 +24,8 @@ const (
 var system = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/usr", "/var",
 	"/Library", "/System", "/Applications", "/private/etc", "/snap", "/home", "/Users", "/mnt", "/media"}
 
-var tmpDirs = []string{"/tmp", "/var/tmp", "/dev/shm", "/private/tmp"}
+// tmpDirs are nobody's for long; what lies in /run/caisson is the feature's own.
+var tmpDirs = []string{"/tmp", "/var/tmp", "/dev/shm", "/private/tmp", "/run/caisson"}
 
 // where says what kind of place a path is.
 func (a *analyzer) where(p string) place {

@@ -34,6 +34,12 @@ func (f Filesystem) Plain() bool {
 	return false
 }
 
+// OneName says that a file has no other name.
+func OneName(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Nlink == 1
+}
+
 // Identity tells what is at a path below root from what may be there later, following no link in its last element: the same text
 // means the same object with the same content. "" is not known, also of what has only just been changed.
 func Identity(root *os.Root, path string) string {

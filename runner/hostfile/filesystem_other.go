@@ -4,6 +4,7 @@ package hostfile
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 )
 
@@ -12,6 +13,9 @@ func FilesystemOf(string) (Filesystem, error) { return Filesystem{}, errors.ErrU
 
 // Plain is about Linux only.
 func (Filesystem) Plain() bool { return false }
+
+// OneName is known on Linux only.
+func OneName(fs.FileInfo) bool { return false }
 
 // Identity is known on Linux only.
 func Identity(*os.Root, string) string { return "" }

@@ -20,6 +20,9 @@ import (
 // resolver is the gateway's. While there is none the kernel knows no way to it, so that a look-up fails at once.
 var resolver = "nameserver " + egress.Gateway4.String() + "\noptions timeout:2 attempts:2\n"
 
+// Feedback is the directory in which a feature finds what gates say of it.
+const Feedback = "/run/caisson"
+
 // Make makes the root file system of a profile: its directory of mount points, and what is bound over it. Cache is a
 // directory for unpacked ones.
 func Make(p *profiles.Effective, mounts []isolation.Bind, cache, hostname string) (isolation.Rootfs, error) {
@@ -27,7 +30,7 @@ func Make(p *profiles.Effective, mounts []isolation.Bind, cache, hostname string
 	if err != nil {
 		return isolation.Rootfs{}, err
 	}
-	targets := []images.Target{{Path: "/etc/machine-id"}}
+	targets := []images.Target{{Path: "/etc/machine-id"}, {Path: Feedback, Dir: true}}
 	for _, m := range mounts {
 		info, err := os.Stat(m.Source)
 		if err != nil {
