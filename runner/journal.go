@@ -56,9 +56,11 @@ type Journal interface {
 	Task(ctx context.Context, id string) (TaskRecord, error)
 	// Tasks lists a feature's, oldest first.
 	Tasks(ctx context.Context, featureID string) ([]TaskRecord, error)
-	// Unfinished is what a start asks: features with a live task (Last, without its steps), half removed, half
+	// Unfinished are features with a live task (Last, without its steps), half removed, half
 	// promoted, or live (Detached).
 	Unfinished(ctx context.Context) ([]FeatureRecord, error)
+	// UnfinishedIDs are the ids of those, in no order, for a fraction of the time: most of them live in other processes.
+	UnfinishedIDs(ctx context.Context) ([]string, error)
 
 	// Promoting notes that a promotion outside of any task begins, or that it has ended: meanwhile Unfinished lists the
 	// feature. ErrNotFound.

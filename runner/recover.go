@@ -30,18 +30,16 @@ const unusedRoot = 7 * 24 * time.Hour
 // recoverAll is what every start does: one question to the journal, and work only where somebody died. What cannot be
 // settled now (a workspace that is not mounted, say) stays for the next time and for who wants the feature.
 func (s *Supervisor) recoverAll(ctx context.Context) error {
-	list, err := s.opt.Journal.Unfinished(ctx)
-	if err != nil {
+	ids, err := s.opt.Journal.UnfinishedIDs(ctx)
+	if err != nil || len(ids) == 0 {
 		return err
 	}
-	var holders flock.Table
-	if len(list) > 0 {
-		holders = flock.Holders()
-	}
-	for _, f := range list {
-		if holders.Alive(lockFile(s.featureDir(f.ID))) {
+	holders := flock.Holders()
+	for _, id := range ids {
+		if holders.Alive(lockFile(s.featureDir(id))) {
 			continue // the usual case, of which there may be a thousand
 		}
+		f := FeatureRecord{ID: id, Name: id} // until settle knows it
 		err := s.adopt(ctx, &f)
 		if err != nil && !errors.Is(err, flock.ErrLocked) && CodeOf(err) != CodeNotFound {
 			s.found.Problems = append(s.found.Problems, f.Name+": "+err.Error())

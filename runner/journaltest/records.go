@@ -90,6 +90,16 @@ func unfinished(t *testing.T, j runner.Journal) {
 	if len(list) != len(want)+1 {
 		t.Fatalf("%d, want %d", len(list), len(want)+1)
 	}
+	ids, err := j.UnfinishedIDs(t.Context())
+	must(t, err)
+	for _, f := range list {
+		if !slices.Contains(ids, f.ID) {
+			t.Errorf("%s is not among the ids %v", f.ID, ids)
+		}
+	}
+	if len(ids) != len(list) {
+		t.Errorf("%d ids of %d features", len(ids), len(list))
+	}
 }
 
 func retireForget(t *testing.T, j runner.Journal) {

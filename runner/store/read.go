@@ -133,6 +133,18 @@ func (s *Store) Unfinished(ctx context.Context) ([]runner.FeatureRecord, error) 
 	return append(list, half...), nil
 }
 
+// UnfinishedIDs is Unfinished without what is known of them.
+func (s *Store) UnfinishedIDs(ctx context.Context) (ids []string, err error) {
+	err = s.each(ctx, "SELECT feature FROM tasks t WHERE "+live+" UNION SELECT id FROM features WHERE retired = 1 OR promoting = 1 OR detached = 1",
+		nil, func(r scanner) error {
+			var id string
+			err := r.Scan(&id)
+			ids = append(ids, id)
+			return err
+		})
+	return ids, failure(err)
+}
+
 func (s *Store) join(ctx context.Context, tail string, args ...any) (list []runner.FeatureRecord, err error) {
 	rows, err := s.db.QueryContext(ctx, "SELECT "+featureColumns+", "+taskColumns+" FROM features f "+tail, args...)
 	if err != nil {
