@@ -76,6 +76,8 @@ func openTUN(dir string) error {
 //	killbg SIGNAL         send a signal to the newest background command
 //	keep NAME FILE        set $NAME to the content of FILE, which may be stdout
 //	waitfor PATTERN CMD…  run CMD until its standard output matches
+//	tamper SQL            change the store as who tampers with it would
+//	chain FILE [all]      check an export of the log as docs/audit.md says
 //
 // With `[short] skip` a script that is the same on every kernel is left to the host: the virtual machine is slow.
 func TestScripts(t *testing.T) {
@@ -88,6 +90,7 @@ func TestScripts(t *testing.T) {
 			"need": cmdNeed, "code": cmdCode, "within": cmdWithin,
 			"listing": cmdListing, "tmpfs": cmdTmpfs, "waitfile": cmdWaitFile, "killbg": cmdKill,
 			"serve": cmdServe, "modules": cmdModules, "freeport": cmdFreePort, "overlaid": cmdOverlaid, "keep": cmdKeep, "waitfor": cmdWaitFor,
+			"tamper": cmdTamper, "chain": cmdChain,
 		},
 	})
 }

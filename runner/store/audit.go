@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -56,12 +57,21 @@ func noteCommand(tx *transaction, a runner.AuditRecord) error {
 }
 
 func noteEvents(tx *transaction, a runner.AuditRecord, count int64) error {
-	body, err := json.Marshal(record{a.From, a.To, a.Cause, a.Detail})
+	body, err := text(record{a.From, a.To, a.Cause, a.Detail})
 	if err != nil {
 		return err
 	}
 	tx.add(chain.Entry{Count: count, At: a.At, Feature: a.FeatureID, Task: a.TaskID, Step: a.Step, Kind: a.Event, Body: body})
 	return nil
+}
+
+// text is JSON in one line, for people too: < and > stay what they are.
+func text(v any) (json.RawMessage, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), err
 }
 
 // add appends an entry, without the secrets in it. Everything that the log says comes through here.
@@ -163,7 +173,7 @@ func begun(ctx context.Context, tx *transaction, heads []chain.Head) error {
 			last = h
 		}
 	}
-	detail, err := json.Marshal(chain.Gaps{Gaps: []chain.Gap{{First: 1, Last: last.Seq, Hash: last.Hash}}})
+	detail, err := text(chain.Gaps{Gaps: []chain.Gap{{First: 1, Last: last.Seq, Hash: last.Hash}}})
 	if err != nil {
 		return err
 	}

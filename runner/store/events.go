@@ -96,12 +96,12 @@ func addFiles(tx *transaction, list []runner.FileEvent) (features map[string]int
 				body[i].Path, body[i].Bytes = "", []byte(body[i].Path)
 			}
 		}
-		text, err := json.Marshal(body)
+		said, err := text(body)
 		if err != nil {
 			return nil, err
 		}
 		features[first.FeatureID] += int64(len(run))
-		tx.add(chain.Entry{Count: int64(len(run)), At: first.At, Feature: first.FeatureID, Task: first.TaskID, Step: first.Step, Kind: kindFiles, Body: text})
+		tx.add(chain.Entry{Count: int64(len(run)), At: first.At, Feature: first.FeatureID, Task: first.TaskID, Step: first.Step, Kind: kindFiles, Body: said})
 	}
 	return features, nil
 }
@@ -145,12 +145,12 @@ func addNetwork(tx *transaction, list []runner.NetworkEvent) (features map[strin
 		for i := range run {
 			body[i] = &run[i].Event
 		}
-		text, err := json.Marshal(body)
+		said, err := text(body)
 		if err != nil {
 			return nil, err
 		}
 		features[first.FeatureID] += int64(len(run))
-		tx.add(chain.Entry{Count: int64(len(run)), At: first.Event.At, Feature: first.FeatureID, Task: first.TaskID, Step: first.Step, Kind: pool(first), Body: text})
+		tx.add(chain.Entry{Count: int64(len(run)), At: first.Event.At, Feature: first.FeatureID, Task: first.TaskID, Step: first.Step, Kind: pool(first), Body: said})
 	}
 	return features, nil
 }
@@ -316,7 +316,7 @@ func keepNewest(ctx context.Context, tx *transaction, kind, feature string, keep
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(gaps.Gaps) == 0 {
 		return err
 	}
-	detail, err := json.Marshal(gaps)
+	detail, err := text(gaps)
 	if err != nil {
 		return err
 	}

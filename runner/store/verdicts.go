@@ -69,9 +69,13 @@ func insertVerdicts(ctx context.Context, tx *transaction, checkpoint string, lis
 	return nil
 }
 
+// noteVerdict appends what a gate said. One that is off has said nothing.
 func noteVerdict(ctx context.Context, tx *transaction, a runner.AuditRecord, v *gates.Verdict, checkpoint string) (err error) {
+	if v.Mode == gates.ModeOff && v.Status == gates.Skipped {
+		return nil
+	}
 	a.From, a.To, a.Cause = v.Gate, string(v.Status), v.Reason
-	a.Detail, err = json.Marshal(runner.GateRecord{Gate: v.Gate, Checkpoint: checkpoint, Status: v.Status, Mode: v.Mode,
+	a.Detail, err = text(runner.GateRecord{Gate: v.Gate, Checkpoint: checkpoint, Status: v.Status, Mode: v.Mode,
 		Findings: len(v.Findings) + v.Dropped})
 	if err != nil {
 		return err

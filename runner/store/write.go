@@ -180,7 +180,7 @@ func moveStep(ctx context.Context, tx *transaction, task string, m *runner.StepM
 	if m.Command == nil {
 		return note(ctx, tx, a)
 	}
-	if a.Detail, err = json.Marshal(m.Command); err != nil {
+	if a.Detail, err = text(m.Command); err != nil {
 		return err
 	}
 	return noteCommand(tx, a)
