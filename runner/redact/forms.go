@@ -74,19 +74,23 @@ func written(s string) []string {
 	list := []string{s, hex.EncodeToString([]byte(s)), strings.ToUpper(hex.EncodeToString([]byte(s)))}
 	for _, escaped := range []string{
 		jsonOf(s, false), jsonOf(s, true), asciiJSON(s), strings.ReplaceAll(jsonOf(s, false), "/", `\/`),
-		jsonOf(jsonOf(s, false), false), // JSON in JSON
-		strings.Trim(strconv.Quote(s), `"`),
+		jsonOf(jsonOf(s, false), false), jsonOf(jsonOf(s, true), true), // JSON in JSON
+		inside(strconv.Quote(s)), inside(strconv.QuoteToASCII(s)),
 		strings.ReplaceAll(s, "'", `'\''`), strings.ReplaceAll(s, "'", `'"'"'`), backslashed(s, "\"\\$`"), backslashed(s, shellSpecial),
 		strings.ReplaceAll(s, "'", "''"), // SQL, YAML
 		strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace(s),
 	} {
 		list = append(list, escaped)
 	}
-	for _, escaped := range []string{url.QueryEscape(s), url.PathEscape(s), strings.ReplaceAll(url.QueryEscape(s), "+", "%20"), percent(s)} {
+	for _, escaped := range []string{url.QueryEscape(s), url.PathEscape(s), strings.ReplaceAll(url.QueryEscape(s), "+", "%20"),
+		url.UserPassword("", s).String()[1:], percent(s)} {
 		list = append(list, escaped, lowerPercent(escaped))
 	}
 	return list
 }
+
+// inside is what is between quotes.
+func inside(quoted string) string { return quoted[1 : len(quoted)-1] }
 
 const shellSpecial = " \t\n!\"#$&'()*,;<>?[\\]^`{|}~"
 
@@ -107,8 +111,7 @@ func jsonOf(s string, html bool) string {
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(html)
 	_ = e.Encode(s) //nolint:errchkjson // of a string into a Buffer
-	text := strings.TrimSuffix(b.String(), "\n")
-	return text[1 : len(text)-1]
+	return inside(strings.TrimSuffix(b.String(), "\n"))
 }
 
 // asciiJSON is s in a string of JSON as it is written where only ASCII is wanted.

@@ -168,7 +168,8 @@ func about(w string) bool {
 		"errors", "status", "state", "usage", "used", "cost", "rate", "ratio", "strength", "complexity", "rotation", "reset", "prompt", "hint",
 		"label", "placeholder", "description", "title", "regex", "pattern", "rule", "rules", "scope", "scopes", "service", "server", "source",
 		"sources", "mount", "mounts", "volume", "volumes", "created", "updated", "changed", "modified", "valid", "invalid", "validation", "check",
-		"issuer", "audience", "bucket", "table", "column", "location", "region", "plugin", "helper", "handler", "module", "package", "time", "date", "day", "days", "hours", "minutes", "seconds", "ms", "ns", "cache", "command", "cmd", "script", "lines":
+		"issuer", "audience", "bucket", "table", "column", "location", "region", "plugin", "helper", "handler", "module", "package", "user", "username", "users", "email", "domain", "realm", "port", "sock", "socket",
+		"agent", "pid", "time", "date", "day", "days", "hours", "minutes", "seconds", "ms", "ns", "cache", "command", "cmd", "script", "lines":
 		return true
 	}
 	return false

@@ -14,6 +14,7 @@ type node struct {
 	child, next int32 // the first child, and the next one of its parent
 	fail        int32 // the longest proper suffix that is a prefix of a form
 	depth       int32
+	held        int32 // of the depth, how much can still become a form
 	match       int32 // length of the longest form that ends here; 0: none does
 	mark        int32
 	c           byte
@@ -94,16 +95,19 @@ func (m *matcher) link() {
 		queue = queue[1:]
 		for n := m.nodes[at].child; n != 0; n = m.nodes[n].next {
 			queue = append(queue, n)
-			if at == 0 {
+			v := &m.nodes[n]
+			if v.held = v.depth; at == 0 {
 				continue
 			}
-			v := &m.nodes[n]
 			v.fail = m.step(m.nodes[at].fail, v.c)
 			if f := &m.nodes[v.fail]; f.match > 0 {
 				if v.match == 0 {
 					v.match, v.mark, v.before = f.match, f.mark, f.before
 				}
 				v.end = v.end || f.end
+			}
+			if v.child == 0 { // whatever comes, it goes on from there
+				v.held = m.nodes[v.fail].held
 			}
 		}
 	}
@@ -197,7 +201,7 @@ func (v *values) write(p []byte) {
 
 // safe is up to where nothing can become a value any more; before it may share so many characters with one.
 func (v *values) safe(b []byte, before int) int {
-	n := len(b) - int(v.m.nodes[v.at].depth)
+	n := len(b) - int(v.m.nodes[v.at].held)
 	if n > 0 && isBase64(b[n-1]) {
 		n -= before
 	}
