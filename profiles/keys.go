@@ -116,7 +116,9 @@ func changeKeys() []key {
 		{path: "protected", about: "globs that are never promoted without an explicit word",
 			kind: growing(func(p *Profile) *[]string { return &p.Protected }, workspaceGlob)},
 		{path: "promote", flag: "promote", about: "what happens to an accepted change",
-			kind: word(func(p *Profile) *string { return &p.Promote }, "none", "patch", "apply")},
+			kind: word(func(p *Profile) *string { return &p.Promote }, "none", "patch", "branch", "apply")},
+		{path: "author", about: "who commits, when a change is promoted as a branch: NAME <EMAIL>",
+			kind: fixed(func(p *Profile) *string { return &p.Author }, author)},
 	}
 }
 
@@ -202,6 +204,25 @@ func userSpec(s string) (string, error) {
 		}
 	}
 	return s, nil
+}
+
+// ParseAuthor reads NAME <EMAIL>, as git writes it.
+func ParseAuthor(s string) (name, email string, err error) {
+	name, rest, ok := strings.Cut(s, "<")
+	email, after, ok2 := strings.Cut(rest, ">")
+	name, email = strings.TrimSpace(name), strings.TrimSpace(email)
+	if !ok || !ok2 || after != "" || name == "" || email == "" || strings.ContainsAny(name+email, "<>") {
+		return "", "", fmt.Errorf("%q is not NAME <EMAIL>", s)
+	}
+	return name, email, nil
+}
+
+func author(s string) (string, error) {
+	if _, err := plain(s); err != nil {
+		return "", err
+	}
+	_, _, err := ParseAuthor(s)
+	return s, err
 }
 
 // id reads a user or group id of a sandbox's range of 65536.

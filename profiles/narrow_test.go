@@ -131,7 +131,8 @@ var narrowerAndWider = map[string][3]string{
 	"gates.paths.executables":    {"info", "warn", "off"},
 	"gates.paths.watched":        {"[a]", "[a, b]", "[b]"},
 	"protected":                  {"[a, b]", "[a, b, c]", "[a]"},
-	"promote":                    {"patch", "none", "apply"},
+	"promote":                    {"branch", "patch", "apply"},
+	"author":                     {"a <a@b>", "a <a@b>", "b <a@b>"},
 }
 
 // yamlFor writes a file that sets one key.

@@ -79,7 +79,7 @@ func TestParseMistakes(t *testing.T) {
 		"no target":           {"mounts: [{source: /a}]\n", `target "" is not an absolute`},
 		"bad control":         {"controls:\n  required:\n  - userns\n  - secomp\n", `x.yaml:4: controls.required: unknown control "secomp"; did you mean seccomp?`},
 		"bad word":            {"network: {mode: host}\n", `"host" must be one of none, allow, open`},
-		"false for none":      {"promote: no\n", `"no" must be one of none, patch, apply`},
+		"false for none":      {"promote: no\n", `"no" must be one of none, patch, branch, apply`},
 		"bad engine":          {"engine: docker\n", `"docker" must be one of native`},
 		"bad user":            {"user: root\n", `"root" is not an id`},
 		"user too large":      {"user: 65536\n", "is not an id from 0 to 65535"},

@@ -41,7 +41,8 @@ type Profile struct {
 
 	Gates     Gates    `json:"gates"`
 	Protected []string `json:"protected"` // globs that are never promoted without an explicit word
-	Promote   string   `json:"promote"`   // what happens to an accepted change: "none", "patch", "apply"
+	Promote   string   `json:"promote"`   // what happens to an accepted change: "none", "patch", "branch", "apply"
+	Author    string   `json:"author"`    // NAME <EMAIL>, of commits
 
 	DiskTotal    quota.Bytes     `json:"disk_total"`               // of all features of a state directory
 	NoInodeLimit bool            `json:"no_inode_limit,omitempty"` // limits.inodes: none

@@ -99,7 +99,8 @@ func (r *Request) check() error {
 	if r.Promote == PromoteNone {
 		return nil
 	}
-	return checkPromote(r.Promote, r.PatchFile)
+	o := promoteOptionsOf(r)
+	return checkPromote(&o)
 }
 
 func (st *Step) check() error {
@@ -125,16 +126,19 @@ func (st *Step) check() error {
 	return nil
 }
 
-func checkPromote(kind, patchFile string) error {
+func checkPromote(o *PromoteOptions) error {
+	switch o.Kind {
+	case PromoteApply, PromotePatch, PromoteBranch:
+	default:
+		return refuse(CodeUsage, "one of none, apply, patch, branch", "cannot promote as %q", o.Kind)
+	}
 	switch {
-	case kind == PromoteApply && patchFile == "", kind == PromotePatch && patchFile != "":
-		return nil
-	case kind == PromotePatch:
+	case o.Kind == PromotePatch && o.PatchFile == "":
 		return refuse(CodeUsage, "name the file", "a patch needs a file to be written to")
-	case kind == PromoteApply:
+	case o.Kind != PromotePatch && o.PatchFile != "":
 		return refuse(CodeUsage, "promote as patch", "a file is only written for a patch")
 	}
-	return refuse(CodeUsage, "one of none, apply, patch", "cannot promote as %q", kind)
+	return o.Branch.check(o.Kind)
 }
 
 // enforceable refuses what this host or this version cannot enforce, and notes what is missing because it was waived.

@@ -146,9 +146,9 @@ func (x *session) approvable(ctx context.Context, c *CheckpointRecord, gate stri
 	switch {
 	case v.Mode == gates.ModeMandatory || policy.Gates.Mode(gate) == gates.ModeMandatory:
 		return nil, refuse(CodeUsage, "correct what it found: caisson gate run "+x.feature.Name, "the gate %s is mandatory: nobody can let its failure pass", gate)
-	case v.Unresolved != "" && v.Status == gates.Skipped:
+	case v.Unresolved != "":
 		return nil, refuse(CodeNothingToDo, "switch the gate on and correct what it finds, or go back: caisson rollback "+x.feature.Name,
-			"the gate %s has not judged %s: its failure at %s stands, of another change", gate, at, v.Unresolved)
+			"the gate %s does not block %s by itself: its failure at %s stands, of another change", gate, at, v.Unresolved)
 	case v.Mode != gates.ModeBlock:
 		return nil, refuse(CodeNothingToDo, "", "the gate %s does not block: its mode is %s", gate, v.Mode)
 	case v.Status != gates.Fail && v.Status != gates.Error:
@@ -281,7 +281,7 @@ func (x *session) goOn(ctx context.Context, c *CheckpointRecord, a *ApproveResul
 		return err
 	}
 	res := w.result
-	if res.Gates, err = x.validate(ctx, r.Profile, &judged{layers: x.layers, at: c.ID, change: change}, r.AllowProtected); err != nil {
+	if res.Gates, err = x.validate(ctx, r.Profile, &judged{layers: x.layers, at: c.ID, change: handed(change, r.Promote)}, r.AllowProtected); err != nil {
 		return err
 	}
 	if gates.Blocked(res.Gates) { // the workspace has changed, and a gate finds more
@@ -306,7 +306,7 @@ func (x *session) handOver(ctx context.Context, w *waiter, r *Request, change *s
 	report, err := x.promote(ctx, change, promoteOptionsOf(r), res.Checkpoint)
 	res.Promoted = report
 	if err == nil {
-		err = x.s.opt.Journal.Note(ctx, x.promotion(res.TaskID, res.Checkpoint, r.Promote, res.Gates, res.Approvals))
+		err = x.s.opt.Journal.Note(ctx, x.promotion(res.TaskID, res.Checkpoint, how(r.Promote, report), res.Gates, res.Approvals))
 	}
 	res.Verdict, res.Code, res.Cause, res.Remedy = VerdictOK, "", "", ""
 	if err != nil {

@@ -42,6 +42,7 @@ const (
 	CodeStoreCorrupt  = "store_corrupt" // not a store, or damaged
 	CodeStore         = "store"         // any other failure of the store
 	CodeConflict      = "conflict"      // the workspace changed underneath
+	CodeRepository    = "repository"    // the workspace's git repository cannot take a branch
 	CodeGate          = "gate"          // a gate blocks the promotion
 	CodeDisk          = "disk_full"     // the host's file system is full
 	CodeCancelled     = "cancelled"     // the caller gave up before the task ran
@@ -207,7 +208,7 @@ func damaged(err error, feature string) error {
 
 // conflictError is the refusal of a change to what others changed meanwhile.
 func conflictError(err *snapshot.ConflictError, feature string) *Error {
-	e := refuse(CodeConflict, fmt.Sprintf("put those paths back, or take the change as a patch: caisson promote --as patch %s", feature), "%v", err)
+	e := refuse(CodeConflict, fmt.Sprintf("decide by name: caisson promote %s --ours PATH keeps the workspace's side, --theirs PATH takes the feature's", feature), "%v", err)
 	e.Err = err
 	return e
 }

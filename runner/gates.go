@@ -55,8 +55,13 @@ func (j *judged) gated(workspace *os.Root) *gates.Change {
 	fmt.Fprintf(tree, "%q %d %s", info.Workspace, info.Generation, c.Digest)
 	out := &gates.Change{
 		Entries: make([]gates.Entry, len(c.Entries)), Digest: c.Digest,
-		Open:    func(path string) (io.ReadCloser, error) { return j.layers.OpenFile(j.at, path) },
-		OpenOld: func(path string) (io.ReadCloser, error) { return j.layers.OpenFile(snapshot.Base, path) },
+		Open: func(path string) (io.ReadCloser, error) { return j.layers.OpenFile(j.at, path) },
+		OpenOld: func(path string) (io.ReadCloser, error) {
+			if c.Resolved != nil { // its old side is what the workspace has now
+				return openRegular(workspace, path)
+			}
+			return j.layers.OpenFile(snapshot.Base, path)
+		},
 		Lookup: func(path string) (gates.FileType, bool) {
 			info, err := workspace.Lstat(path)
 			if err != nil {

@@ -20,11 +20,13 @@ import (
 
 // PromoteOptions is how Promote promotes.
 type PromoteOptions struct {
-	Kind           string   // PromoteApply ("" too) or PromotePatch
-	PatchFile      string   // for PromotePatch
-	AllowProtected []string // globs: the explicit word for protected paths
-	Stop           bool     // processes of other features that hold the workspace are stopped
-	Check          bool     // only the gates are asked; nothing is handed over
+	Kind           string // PromoteApply ("" too), PromotePatch or PromoteBranch
+	PatchFile      string // for PromotePatch
+	Branch         BranchOptions
+	Choice         snapshot.Choice // resolves conflicts; those that it does not name are refused
+	AllowProtected []string        // globs: the explicit word for protected paths
+	Stop           bool            // processes of other features that hold the workspace are stopped
+	Check          bool            // only the gates are asked; nothing is handed over
 }
 
 // PromoteResult is what Promote did. Blocked by a gate, Report is nil and the error has CodeGate.
@@ -43,7 +45,7 @@ type PromoteResult struct {
 // wrapping *snapshot.ConflictError; CodeNothingToDo; CodeBusy.
 func (s *Supervisor) Promote(ctx context.Context, ref string, o PromoteOptions) (*PromoteResult, error) {
 	o.Kind = cmp.Or(o.Kind, PromoteApply)
-	if err := checkPromote(o.Kind, o.PatchFile); err != nil {
+	if err := checkPromote(&o); err != nil {
 		return nil, err
 	}
 	parsed, err := ParseRef(ref)
@@ -78,7 +80,7 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if err != nil {
 		return nil, err
 	}
-	c, err := x.layers.Change(ctx, snapshot.Base, at)
+	c, err := x.wanted(ctx, at, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +88,7 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if r.Change.Empty() && o.Check {
 		return r, nil
 	}
-	if r.Change.Empty() {
+	if r.Change.Empty() && c.Resolved == nil {
 		return r, refuse(CodeNothingToDo, "", "the feature %s has changed nothing", x.feature.Name)
 	}
 	if r.Gates, err = x.validate(ctx, policy, &judged{layers: x.layers, at: at, change: c}, o.AllowProtected); err != nil {
@@ -105,9 +107,9 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	ctx = context.WithoutCancel(ctx)
 	r.Report, err = x.promote(ctx, c, o, at)
 	if err == nil {
-		err = x.s.opt.Journal.Note(ctx, x.promotion("", at, o.Kind, r.Gates, r.Approvals))
+		err = x.s.opt.Journal.Note(ctx, x.promotion("", at, how(o.Kind, r.Report), r.Gates, r.Approvals))
 	}
-	if err == nil && o.Kind != PromotePatch {
+	if err == nil && o.Kind == PromoteApply {
 		err = x.arrived(ctx, r)
 	}
 	return r, errors.Join(err, x.s.opt.Journal.Promoting(ctx, x.feature.ID, false))
@@ -115,7 +117,7 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 
 // promoteOptionsOf is how a task's change is promoted.
 func promoteOptionsOf(r *Request) PromoteOptions {
-	return PromoteOptions{Kind: r.Promote, PatchFile: r.PatchFile}
+	return PromoteOptions{Kind: r.Promote, PatchFile: r.PatchFile, Branch: r.Branch}
 }
 
 // validate runs the gates on a sealed state, and stores with it what they say.
@@ -146,6 +148,10 @@ func (x *session) promote(ctx context.Context, c *snapshot.Change, o PromoteOpti
 	options := snapshot.PromoteOptions{Kind: snapshot.PromoteKind(o.Kind), PatchFile: o.PatchFile,
 		Moving: func(ctx context.Context, generation int) error { return x.moveOthers(ctx, generation, o.Stop) }}
 	do := func(ctx context.Context) (bool, error) {
+		if options.Kind == snapshot.PromoteBranch {
+			report, err = x.branch(ctx, c, &o, at)
+			return false, err
+		}
 		report, err = x.layers.Promote(ctx, c, options)
 		return err == nil && options.Kind == snapshot.PromoteApply, err
 	}
@@ -161,8 +167,8 @@ func (x *session) promote(ctx context.Context, c *snapshot.Change, o PromoteOpti
 	} else {
 		_, err = do(ctx)
 	}
-	if conflict, ok := errors.AsType[*snapshot.ConflictError](err); ok {
-		return report, conflictError(conflict, x.feature.Name)
+	if _, ok := errors.AsType[*snapshot.ConflictError](err); ok {
+		return report, x.conflict(err)
 	}
 	if held, ok := errors.AsType[*isolation.HeldError](err); ok {
 		return report, heldError(x.feature.Name, held.Holders)

@@ -18,6 +18,7 @@ import (
 type taskOptions struct {
 	Promote        string            `json:"promote,omitempty"`
 	PatchFile      string            `json:"patch_file,omitempty"`
+	Branch         BranchOptions     `json:"branch,omitzero"`
 	AllowProtected []string          `json:"allow_protected,omitempty"`
 	Consent        bool              `json:"consent,omitempty"`
 	Checkpoints    *CheckpointPolicy `json:"checkpoints,omitempty"`
@@ -115,7 +116,7 @@ func requestOf(f *FeatureRecord, record *TaskRecord, o *ResumeOptions) (*Request
 			return nil, fmt.Errorf("the options of task %s: %w", record.ID, err)
 		}
 	}
-	r := &Request{Workspace: f.Workspace, Feature: f.Name, Profile: p, Promote: more.Promote, PatchFile: more.PatchFile,
+	r := &Request{Workspace: f.Workspace, Feature: f.Name, Profile: p, Promote: more.Promote, PatchFile: more.PatchFile, Branch: more.Branch,
 		AllowProtected: more.AllowProtected, Consent: more.Consent, Checkpoints: more.Checkpoints, Learn: more.Learn, Publish: more.Publish, Detach: o.Detach, Remove: record.Remove,
 		Environ: o.Environ, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Signals: o.Signals, Progress: o.Progress}
 	lacking := fill(p.Env, environOf(r))

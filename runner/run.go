@@ -292,7 +292,7 @@ func (t *task) forward() (stop func()) {
 
 // seal ends everything of the task that runs, seals the state, and reads what changed.
 func (t *task) seal(ctx context.Context) error {
-	var g errgroup.Group // a crash between the two is one in either state
+	var g errgroup.Group                 // a crash between the two is one in either state
 	if t.saved == nil && !t.req.Remove { // of what goes with its task a crash leaves nothing, in either
 		g.Go(func() error { return t.to(ctx, StateSealing, "the steps have ended", nil) })
 	} else {
@@ -325,7 +325,7 @@ func (t *task) validate(ctx context.Context) error {
 		return err
 	}
 	var err error
-	t.res.Gates, err = t.session.validate(ctx, t.req.Profile, &judged{layers: t.layers, at: t.at, change: t.change, steps: t.res.Steps, led: t.led()}, t.req.AllowProtected)
+	t.res.Gates, err = t.session.validate(ctx, t.req.Profile, &judged{layers: t.layers, at: t.at, change: handed(t.change, t.req.Promote), steps: t.res.Steps, led: t.led()}, t.req.AllowProtected)
 	if err != nil {
 		return err
 	}
@@ -376,13 +376,16 @@ func (t *task) promote(ctx context.Context) error {
 	}
 	ctx = context.WithoutCancel(ctx)
 	report, err := t.session.promote(ctx, t.change, promoteOptionsOf(t.req), t.at)
+	if CodeOf(err) == CodeNothingToDo { // all of it is ignored, for a commit
+		return nil
+	}
 	if e, ok := errors.AsType[*Error](err); ok && e.Exit == ExitRefused {
 		t.fail(VerdictRefused, e.Code, e.Error(), e.Remedy)
 		return t.s.noteRefusal(ctx, AuditRecord{FeatureID: t.feature.ID, TaskID: t.res.TaskID}, Refusal{What: RefusedPromote, Checkpoint: t.at}, err)
 	}
 	t.res.Promoted = report
 	if err == nil {
-		err = t.s.opt.Journal.Note(ctx, t.promotion(t.res.TaskID, t.at, t.req.Promote, t.res.Gates, t.res.Approvals))
+		err = t.s.opt.Journal.Note(ctx, t.promotion(t.res.TaskID, t.at, how(t.req.Promote, report), t.res.Gates, t.res.Approvals))
 	}
 	return err
 }

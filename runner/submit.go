@@ -225,7 +225,7 @@ func (t *task) submission() (Submission, error) {
 	sub := Submission{Feature: t.feature, NewFeature: t.fresh && t.owner, Admitted: t.slot != nil, MaxQueue: max(t.s.opt.MaxQueue, 0), Key: r.Key,
 		Task: TaskRecord{ID: t.res.TaskID, FeatureID: t.feature.ID, Profile: t.profile, ProfileDigest: r.Profile.Digest, Remove: r.Remove}}
 	var err error
-	sub.Task.Options, err = json.Marshal(taskOptions{Promote: r.Promote, PatchFile: r.PatchFile, AllowProtected: r.AllowProtected, Consent: r.Consent, Checkpoints: r.Checkpoints, Learn: r.Learn, Publish: r.Publish})
+	sub.Task.Options, err = json.Marshal(taskOptions{Promote: r.Promote, PatchFile: r.PatchFile, Branch: r.Branch, AllowProtected: r.AllowProtected, Consent: r.Consent, Checkpoints: r.Checkpoints, Learn: r.Learn, Publish: r.Publish})
 	if err != nil {
 		return sub, err
 	}

@@ -19,6 +19,8 @@ const (
 	PromoteNone  = "none"  // keep the change for diff, promote or discard
 	PromoteApply = "apply" // write it to the workspace
 	PromotePatch = "patch" // write it to a file
+
+	PromoteBranch = "branch" // commit it to a branch of the workspace's git repository
 )
 
 // Request is one task: steps to run in a feature, on a workspace, under a profile.
@@ -28,8 +30,9 @@ type Request struct {
 	Steps     []Step // run in order until one fails; at least one
 	Profile   *profiles.Effective
 
-	Promote        string   // PromoteNone ("" too), PromoteApply, PromotePatch: what happens when all went well
-	PatchFile      string   // for PromotePatch
+	Promote        string // PromoteNone ("" too), PromoteApply, PromotePatch, PromoteBranch: what happens when all went well
+	PatchFile      string // for PromotePatch
+	Branch         BranchOptions
 	AllowProtected []string // globs of protected paths that may be changed all the same
 	OwnOnly        bool     // gates reject the task only for what they did not object to before it; not with Promote
 	Consent        bool     // a person has read what the gate command asks about, and wants it

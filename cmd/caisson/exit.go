@@ -167,6 +167,7 @@ func (a *app) report(e *runner.Error, err error) {
 			break
 		}
 		fmt.Fprintf(a.stderr, "  %s: %s\n", snapshot.Quote(c.Path), c.Reason)
+		a.reportSides(&c)
 	}
 	a.reportBlocking(event.Gates)
 }

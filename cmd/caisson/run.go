@@ -89,6 +89,9 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	g.Go(func() error { signals.notify(); return nil })
 	s, engine, err := a.openRunning(ctx)
 	if rerr := g.Wait(); rerr != nil {
+		if err == nil {
+			rerr = errors.Join(rerr, s.Refused(ctx, o.feature, a.explain(rerr)))
+		}
 		err = rerr
 	}
 	if engine != nil {
@@ -300,7 +303,7 @@ func (a *app) reportResult(r *runner.Result, o *runOptions) {
 	switch {
 	case o.remove:
 	case r.Promoted != nil:
-		a.note("promoted: %s", changeCounts(r.Change))
+		a.reportPromoted(r.Feature, r.Change, r.Promoted)
 	case r.Change.Empty():
 		a.note("nothing changed")
 	case r.Kept:

@@ -18,6 +18,7 @@ type runOptions struct {
 	workdir                     string
 	labels                      []string
 	patchFile                   string
+	branch                      runner.BranchOptions
 	allowProtected              []string
 
 	steps         []string // each a line for sh -c, instead of args
@@ -46,6 +47,7 @@ func (o *runOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVarP(&o.workdir, "workdir", "w", "", "the command's working directory inside (default /workspace)")
 	f.StringArrayVar(&o.labels, "label", nil, "KEY=VALUE kept with the feature; repeatable")
 	f.StringVar(&o.patchFile, "patch-file", "", "where --promote=patch writes")
+	addBranchFlags(f, &o.branch)
 	f.StringArrayVar(&o.steps, "step", nil, "a step, as a line for sh; repeatable, run in order until one fails, a checkpoint after each. NAME: LINE runs under the profile's rule for that name")
 	f.StringVarP(&o.file, "file", "f", "", "a file of steps (caisson profile schema --task)")
 	f.StringArrayVar(&o.allowProtected, "allow-protected", nil, "glob of protected paths that may be changed all the same; repeatable")
@@ -116,9 +118,12 @@ func (o *runOptions) request(a *app) (*runner.Request, error) {
 	if (promote == runner.PromotePatch) != (o.patchFile != "") {
 		return nil, usage("--promote=patch and --patch-file FILE need each other")
 	}
+	if promote != runner.PromoteBranch && o.branch != (runner.BranchOptions{}) {
+		return nil, usage("--branch and --message need --promote=branch")
+	}
 	r := &runner.Request{
 		Workspace: o.workspace, Feature: o.feature, Profile: profile, Steps: steps,
-		Promote: promote, PatchFile: o.patchFile, AllowProtected: o.allowProtected,
+		Promote: promote, PatchFile: o.patchFile, Branch: o.branch, AllowProtected: o.allowProtected,
 		Remove: o.remove, Labels: labels, Environ: os.Environ(),
 		Detach: o.detach, Key: o.key, Learn: o.learn, Publish: publish,
 	}

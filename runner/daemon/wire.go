@@ -157,6 +157,7 @@ type wireRequest struct {
 	Profile        json.RawMessage          `json:"profile"`
 	Promote        string                   `json:"promote,omitempty"`
 	PatchFile      text                     `json:"patch_file,omitempty"`
+	Branch         wireBranch               `json:"branch,omitzero"`
 	AllowProtected []text                   `json:"allow_protected,omitempty"`
 	OwnOnly        bool                     `json:"own_only,omitempty"`
 	Consent        bool                     `json:"consent,omitempty"`
@@ -177,6 +178,13 @@ type wireRequest struct {
 	Size           runner.Winsize           `json:"size,omitzero"`
 }
 
+// wireBranch is a runner.BranchOptions, whatever the bytes are that no branch can have.
+type wireBranch struct {
+	Name    text `json:"name,omitempty"`
+	Message text `json:"message,omitempty"`
+	Force   bool `json:"force,omitempty"`
+}
+
 // wireStep is a runner.Step, of which the exported form leaves out what may be secret.
 type wireStep struct {
 	Args []text      `json:"args"`
@@ -189,7 +197,7 @@ type wireStep struct {
 
 // toWire makes paths absolute: the supervisor works elsewhere.
 func toWire(r *runner.Request) (*wireRequest, error) {
-	w := &wireRequest{Feature: r.Feature, Promote: r.Promote, AllowProtected: texts(r.AllowProtected), OwnOnly: r.OwnOnly, Consent: r.Consent, Remove: r.Remove,
+	w := &wireRequest{Feature: r.Feature, Promote: r.Promote, Branch: wireBranch{text(r.Branch.Name), text(r.Branch.Message), r.Branch.Force}, AllowProtected: texts(r.AllowProtected), OwnOnly: r.OwnOnly, Consent: r.Consent, Remove: r.Remove,
 		Labels: r.Labels, Detach: r.Detach, Key: r.Key, TTL: r.TTL, Idle: r.Idle, Checkpoints: r.Checkpoints, Learn: r.Learn, Publish: r.Publish, TTY: r.TTY,
 		Interactive: r.Interactive, Environ: wireEnviron(r.Environ), Input: r.Stdin != nil || r.TTY && r.Terminal.In != nil,
 		Term: r.Terminal.Name, Size: r.Terminal.Size}
@@ -238,6 +246,7 @@ func absolute(path string) (string, error) {
 // request is what toWire was given, without streams.
 func (w *wireRequest) request() (*runner.Request, error) {
 	r := &runner.Request{Workspace: string(w.Workspace), Feature: w.Feature, Promote: w.Promote, PatchFile: string(w.PatchFile),
+		Branch:         runner.BranchOptions{Name: string(w.Branch.Name), Message: string(w.Branch.Message), Force: w.Branch.Force},
 		AllowProtected: untexts(w.AllowProtected), OwnOnly: w.OwnOnly, Consent: w.Consent, Remove: w.Remove, Labels: w.Labels, Detach: w.Detach, Key: w.Key,
 		TTL: w.TTL, Idle: w.Idle, Checkpoints: w.Checkpoints, Learn: w.Learn, Publish: w.Publish, TTY: w.TTY, Interactive: w.Interactive, Environ: environ(w.Environ)}
 	r.Terminal.Name, r.Terminal.Size = w.Term, w.Size

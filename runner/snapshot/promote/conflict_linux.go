@@ -63,11 +63,11 @@ func conflicts(ctx context.Context, t *Target, base *beneath.Root, c *tree.Chang
 			return nil, context.Cause(ctx)
 		}
 		switch {
+		case touched[e.Path]: // whose old side lies in a base layer, and looks new there
+			all[e.Path] = "promoted by others since the feature began"
+			continue
 		case e.Detail().Conflict != "":
 			all[e.Path] = e.Detail().Conflict
-			continue
-		case touched[e.Path]:
-			all[e.Path] = "promoted by others since the feature began"
 			continue
 		case absent != "" && tree.Below(e.Path, absent):
 			continue
