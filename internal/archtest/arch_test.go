@@ -60,7 +60,7 @@ var ours = rules{
 		"runner/uplink":      {"isolation", "isolation/egress"}, // one live sandbox's network
 		"runner/watch":       nil,
 		"runner/report":      {"gates", "gates/builtin", "isolation/egress", "runner", "runner/snapshot", "runner/uplink"}, // a task for those who were not there
-		"runner/store":       {"gates", "isolation/egress", "runner", "runner/chain", "runner/flock", "runner/snapshot"},
+		"runner/store":       {"gates", "isolation/egress", "runner", "runner/chain", "runner/flock", "runner/redact", "runner/snapshot"},
 		"runner/journaltest": {"gates", "isolation/egress", "runner", "runner/snapshot"}, // the suite that every journal passes
 		"runner/daemon":      {"isolation", "isolation/egress", "runner", "runner/flock", "runner/hostfile", "runner/snapshot"},
 
