@@ -61,18 +61,6 @@ func (a *analyzer) call(c *syntax.CallExpr, in data) data {
 	return a.run(argv, in, env, from)
 }
 
-// defaulted are the variables of a command's name for which a word stands in, as in ${RM:-rm}, and that are not known: when
-// they are not set either, it is that word which runs.
-func defaulted(c *syntax.CallExpr) (names []string) {
-	syntax.Walk(c.Args[0], func(n syntax.Node) bool {
-		if p, ok := n.(*syntax.ParamExp); ok && p.Exp != nil && p.Param != nil {
-			names = append(names, p.Param.Value)
-		}
-		return true
-	})
-	return names
-}
-
 // written is a command as it stands in the text, and whether a word of it is computed by another command.
 func written(c *syntax.CallExpr) (text string, substituted bool) {
 	var b strings.Builder

@@ -52,6 +52,18 @@ func (a *analyzer) unset(names []string, on bool) (before bool) {
 	return before
 }
 
+// defaulted are the variables of a command's name for which a word stands in, as in ${RM:-rm}, and that are not known: when
+// they are not set either, it is that word which runs.
+func defaulted(c *syntax.CallExpr) (names []string) {
+	syntax.Walk(c.Args[0], func(n syntax.Node) bool {
+		if p, ok := n.(*syntax.ParamExp); ok && p.Exp != nil && p.Param != nil {
+			names = append(names, p.Param.Value)
+		}
+		return true
+	})
+	return names
+}
+
 // secretName reports whether a variable of the environment is likely to hold a credential.
 func secretName(name string) bool {
 	up := strings.ToUpper(name)
