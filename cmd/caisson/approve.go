@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/user"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/caisson-dev/caisson/gates/builtin"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
 func newApproveCommand(a *app) *cobra.Command {
@@ -98,19 +100,34 @@ func (a *app) reportFollowUp(r *runner.Result) {
 	case f.Rollback == profiles.RollbackFull:
 		a.note("%s is back at checkpoint %s", r.Feature, f.To)
 	case len(f.Paths) > 0:
-		a.note("put back what the gates named: %d paths, as in checkpoint %s", len(f.Paths), f.To)
+		a.note("put back, because gates named it: %s, as in checkpoint %s", someOf(f.Paths), f.To)
 	}
 	for _, u := range f.Unnamed {
 		a.note("no path to put back: %s", gates.Quote(u))
 	}
-	if f.Rollback == profiles.RollbackSmart && len(f.Gates) > 0 {
-		answer := "accept"
-		if gates.Blocked(f.Gates) {
-			answer = "still refuse"
-		}
-		a.note("the gates %s what is left", answer)
+	switch {
+	case f.Rollback != profiles.RollbackSmart || f.Checkpoint == "":
+	case len(f.Gates) == 0:
+		a.note("nothing is left of the change")
+	case gates.Blocked(f.Gates):
+		a.note("the gates still refuse what is left")
+	default:
+		a.note("the gates accept what is left: caisson promote %s", r.Feature)
 	}
 	if f.Undo != "" {
 		fmt.Fprintf(a.stderr, "  undo: caisson rollback %s --to %s\n", r.Feature, f.Undo)
 	}
+}
+
+// someOf names the first of some paths.
+func someOf(paths []string) string {
+	const most = 5
+	var names []string
+	for _, p := range paths[:min(len(paths), most)] {
+		names = append(names, snapshot.Quote(p))
+	}
+	if more := len(paths) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
 }
