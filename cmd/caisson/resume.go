@@ -24,6 +24,8 @@ func newResumeCommand(a *app) *cobra.Command {
 profile. Steps that are done are not run again. A step that was interrupted may have done half of its work: it is run
 again when the task says that it may be (caisson run --retry), else the exit code is 123 and you say it here.
 
+The values of secrets (variables with names such as API_TOKEN) are not kept: they are taken from the environment.
+
 TASK is a task's id, or a feature for its newest task.`,
 		Args:              exactly(1, "one task"),
 		ValidArgsFunction: a.completeFeatures(1),

@@ -1,0 +1,82 @@
+package runner
+
+import (
+	"encoding/base64"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/caisson-dev/caisson/isolation/egress"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner/redact"
+)
+
+// TestLearnedHeader: what the gateway adds is hidden from when it reads it until the session has ended, without what is around it.
+func TestLearnedHeader(t *testing.T) {
+	r := &redact.Redactor{}
+	x := &session{s: &Supervisor{opt: Options{Redact: r}}}
+	values := []string{"Bearer first-value", "Bearer second-value"}
+	var failure error
+	h := x.learning(&profiles.Secret{Name: "API", Format: "Bearer %s"}, egress.Header{Value: func() (string, error) { return values[0], failure }})
+	const text = "it was first-value, then second-value"
+	if got := r.Text(text); got != text {
+		t.Error(got)
+	}
+	for range 3 {
+		if got, err := h.Value(); got != values[0] || err != nil {
+			t.Error(got, err)
+		}
+	}
+	if got := r.Text(text); got != "it was [redacted:API], then second-value" || len(x.forgets) != 1 {
+		t.Error(got, len(x.forgets))
+	}
+	values = values[1:]
+	if _, err := h.Value(); err != nil {
+		t.Error(err)
+	}
+	if got := r.Text(text); got != "it was [redacted:API], then [redacted:API]" {
+		t.Error(got)
+	}
+	if got := r.Text(base64.StdEncoding.EncodeToString([]byte("user:second-value"))); got == base64.StdEncoding.EncodeToString([]byte("user:second-value")) {
+		t.Error(got)
+	}
+	failure = errors.New("gone")
+	if _, err := h.Value(); !errors.Is(err, failure) {
+		t.Error(err)
+	}
+	x.forgetAll()
+	if got := r.Text(text); got != text {
+		t.Error(got)
+	}
+}
+
+// TestStepWithoutSecrets: the journal has a step's variables but for secrets, whose names it has; they come back from where
+// it is resumed.
+func TestStepWithoutSecrets(t *testing.T) {
+	s := &Supervisor{opt: Options{Redact: &redact.Redactor{}}}
+	st := Step{Args: []string{"tool", "--token", "abcdef123"}, Env: []string{"A=b", "MY_TOKEN=one", "URL=https://u:pass1@h/"}, Cwd: "d"}
+	options, shown, err := s.options(&st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(shown, []string{"tool", "--token", redact.Mark}) {
+		t.Error(shown)
+	}
+	r := StepRecord{N: 1, Args: st.Args, Options: options}
+	if got := s.shown(r); !slices.Equal(got.Args, shown) || string(got.Options) != string(s.opt.Redact.JSON(got.Options)) {
+		t.Error(got.Args, string(got.Options))
+	}
+	got, missing, err := stepOf(&r, []string{"MY_TOKEN=two"})
+	if err != nil || !slices.Equal(missing, []string{"URL"}) || !slices.Equal(got.Env, []string{"A=b", "MY_TOKEN=two"}) || got.Cwd != "d" || !slices.Equal(got.Args, st.Args) {
+		t.Error(got, missing, err)
+	}
+	p := &profiles.Effective{Profile: profiles.Profile{Env: map[string]string{"A": "b", "MY_TOKEN": "one"}}}
+	text, err := s.keptProfile(p)
+	if err != nil || p.Env["MY_TOKEN"] != "one" || string(s.opt.Redact.JSON(text)) != string(text) {
+		t.Error(err, p.Env)
+	}
+	vars := map[string]string{"A": "b", "MY_TOKEN": redact.Mark, "OTHER_TOKEN": redact.Mark}
+	if missing := fill(vars, []string{"MY_TOKEN=two"}); !slices.Equal(missing, []string{"OTHER_TOKEN"}) || vars["MY_TOKEN"] != "two" {
+		t.Error(missing, vars)
+	}
+}
