@@ -18,17 +18,17 @@ type TaskReport struct {
 	Workspace string
 	Task      TaskInfo
 
-	Checkpoint *Checkpoint // the state at its end, with the verdicts as they are now; nil: there is none, or it has gone
-	Later      int         // how many checkpoints the feature has had after it
-	Approvals  []Approval  // of that state, or of the task, oldest first
-	Refusals   []Refused   // of the task, oldest first
+	Checkpoint *Checkpoint     // the state at its end, with the verdicts as they are now; nil: there is none, or it has gone
+	Later      int             // how many checkpoints the feature has had after it
+	Approvals  []Approval      // of that state, or of the task, oldest first
+	Refusals   []RefusedRecord // of the task, oldest first
 }
 
 // EventRefused is the AuditRecord.Event of what was refused before it could begin.
 const EventRefused = "refused"
 
-// Refused is such a refusal as the log has it.
-type Refused struct {
+// RefusedRecord is such a refusal as the log has it.
+type RefusedRecord struct {
 	AuditRecord
 	Refusal  Refusal
 	Verdicts []gates.Verdict // that refused a promotion, as they are now
@@ -88,15 +88,21 @@ func (s *Supervisor) noteRefusal(ctx context.Context, r AuditRecord, d Refusal, 
 	return s.opt.Journal.Note(context.WithoutCancel(ctx), r)
 }
 
-// refusedTask records that a task was refused. It gets an id all the same, under which `why` finds it.
-func (s *Supervisor) refusedTask(ctx context.Context, r *Request, err error) error {
+// Refused records that a task was refused by whoever was about to ask for it in a feature ("": in none that there is). It gets
+// an id all the same, under which Report's caller finds it.
+func (s *Supervisor) Refused(ctx context.Context, feature string, why error) error {
 	record := AuditRecord{TaskID: s.opt.NewID()}
-	if r.Feature != "" {
-		if f, ferr := s.opt.Journal.Feature(ctx, r.Feature); ferr == nil {
+	if feature != "" {
+		if f, err := s.opt.Journal.Feature(ctx, feature); err == nil {
 			record.FeatureID = f.ID
 		}
 	}
-	return errors.Join(err, s.noteRefusal(ctx, record, Refusal{What: RefusedTask}, err))
+	return s.noteRefusal(ctx, record, Refusal{What: RefusedTask}, why)
+}
+
+// refusedTask records that a task was refused, and returns why.
+func (s *Supervisor) refusedTask(ctx context.Context, r *Request, why error) error {
+	return errors.Join(why, s.Refused(ctx, r.Feature, why))
 }
 
 // refusedPromotion records that a promotion outside of any task was refused, and returns why.
@@ -109,18 +115,18 @@ func (x *session) refusedPromotion(ctx context.Context, r *PromoteResult, why er
 }
 
 // Refusals lists what was refused before it could begin, of a feature or (featureID "") of all, oldest first.
-func (s *Supervisor) Refusals(ctx context.Context, featureID string) ([]Refused, error) {
+func (s *Supervisor) Refusals(ctx context.Context, featureID string) ([]RefusedRecord, error) {
 	list, err := s.refusals(ctx, featureID)
 	return list, typed(err, "reading what was refused")
 }
 
-func (s *Supervisor) refusals(ctx context.Context, featureID string) (list []Refused, err error) {
+func (s *Supervisor) refusals(ctx context.Context, featureID string) (list []RefusedRecord, err error) {
 	rows, err := s.opt.Journal.Audit(ctx, featureID)
 	for _, row := range rows {
 		if row.Event != EventRefused {
 			continue
 		}
-		r := Refused{AuditRecord: row}
+		r := RefusedRecord{AuditRecord: row}
 		if json.Unmarshal(row.Detail, &r.Refusal) != nil { // the row says most of it
 			r.Refusal = Refusal{Code: row.To, Cause: row.Cause}
 		}
@@ -176,7 +182,8 @@ func (s *Supervisor) reports(ctx context.Context, f *FeatureRecord, tasks []Task
 		r := &list[i]
 		*r = TaskReport{Feature: f.Name, FeatureID: f.ID, Workspace: f.Workspace, Task: s.taskInfo(&tasks[i])}
 		r.find(rows)
-		r.Refusals = slices.DeleteFunc(slices.Clone(refused), func(x Refused) bool { return x.TaskID != r.Task.ID })
+		r.approve(approvals)
+		r.Refusals = slices.DeleteFunc(slices.Clone(refused), func(x RefusedRecord) bool { return x.TaskID != r.Task.ID })
 		r.Approvals = slices.DeleteFunc(slices.Clone(approvals), func(a Approval) bool {
 			return a.TaskID != r.Task.ID && (r.Checkpoint == nil || a.Checkpoint != r.Checkpoint.ID)
 		})
@@ -226,6 +233,18 @@ func (r *TaskReport) find(rows []CheckpointRecord) {
 		c.Verdicts = rows[k].Verdicts
 	}
 	r.Checkpoint, r.Later = &c, len(rows)-1-i
+}
+
+// approve marks the verdicts that people have let pass since.
+func (r *TaskReport) approve(approvals []Approval) {
+	if r.Checkpoint == nil {
+		return
+	}
+	r.Checkpoint.Verdicts = slices.Clone(r.Checkpoint.Verdicts) // others may have the same ones
+	for i := range r.Checkpoint.Verdicts {
+		v := &r.Checkpoint.Verdicts[i]
+		v.Approved = v.Approved || v.Mode == gates.ModeBlock && v.Failed() && slices.ContainsFunc(approvals, func(a Approval) bool { return v.CoveredBy(&a.Verdict) })
+	}
 }
 
 // judged is the checkpoint that a task's gates judged; "" when none is known. Results of versions that did not say so have it

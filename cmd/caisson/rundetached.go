@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,6 +22,9 @@ type startedEvent struct {
 func runDetached(ctx context.Context, a *app, o *runOptions) error {
 	request, err := o.request(a)
 	if err != nil {
+		if s, oerr := a.openExisting(ctx); oerr == nil {
+			err = errors.Join(err, s.Refused(ctx, o.feature, a.explain(err)), s.Close())
+		}
 		return err
 	}
 	o.leaveOpen(request)

@@ -100,7 +100,7 @@ func refusals(ctx context.Context, s *runner.Supervisor, ref string) ([]report.R
 
 // ofFeature are the refusals of all tasks of a feature, and of what was asked of it outside of them. A gate's findings are those
 // of the newest task that it judged.
-func ofFeature(ctx context.Context, s *runner.Supervisor, newest *runner.TaskReport, noted []runner.Refused) ([]report.Refusal, error) {
+func ofFeature(ctx context.Context, s *runner.Supervisor, newest *runner.TaskReport, noted []runner.RefusedRecord) ([]report.Refusal, error) {
 	reports, err := s.Reports(ctx, newest.FeatureID)
 	if err != nil {
 		return nil, err
@@ -180,7 +180,7 @@ func newestRefused(ctx context.Context, s *runner.Supervisor) (ref string, err e
 
 // writeWhy writes refusals for people: those of the network in a table.
 func writeWhy(w io.Writer, list []report.Refusal) error {
-	task := ""
+	head := ""
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	heads := 0
 	for i := range list {
@@ -200,13 +200,21 @@ func writeWhy(w io.Writer, list []report.Refusal) error {
 			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", step, gates.Quote(r.To), r.Count, gates.Quote(r.Reason), gates.Quote(flag))
 			continue
 		}
-		if r.Task != task && r.Task != "" {
-			task = r.Task
-			fmt.Fprintf(w, "task %s\n", r.Task)
+		if of := whose(r); of != head {
+			head = of
+			fmt.Fprintln(w, gates.Quote(of))
 		}
 		writeRefusal(w, r)
 	}
 	return table.Flush()
+}
+
+// whose is the task that a refusal is about, or the feature.
+func whose(r *report.Refusal) string {
+	if r.Task == "" {
+		return "feature " + r.Feature
+	}
+	return "task " + r.Task
 }
 
 // writeRefusal writes one that is not of the network.

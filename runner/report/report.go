@@ -141,7 +141,7 @@ func (r *Report) at(t *runner.TaskReport) {
 	}
 	for i := range now {
 		g := gate(&now[i], then)
-		if r.Reproduce != nil {
+		if r.Reproduce != nil && now[i].Status != gates.Skipped {
 			g.Reproduce = r.Reproduce[0]
 		}
 		if g.Blocks && now[i].Mode == gates.ModeBlock {

@@ -145,8 +145,10 @@ func TestJSON(t *testing.T) {
 // TestWhy: each kind of refusal, with what helps.
 func TestWhy(t *testing.T) {
 	s := sample()
-	s.Refusals = []runner.Refused{{AuditRecord: runner.AuditRecord{TaskID: "01task", Event: runner.EventRefused},
-		Refusal: runner.Refusal{What: runner.RefusedPromote, Code: "conflict", Cause: "changed", Remedy: "put it back", Conflicts: []snapshot.Conflict{{Path: "x", Reason: "changed"}}}}}
+	s.Refusals = []runner.RefusedRecord{{AuditRecord: runner.AuditRecord{TaskID: "01task", Event: runner.EventRefused},
+		Refusal: runner.Refusal{What: runner.RefusedPromote, Code: "conflict", Cause: "changed", Remedy: "put it back", Conflicts: []snapshot.Conflict{{Path: "x", Reason: "changed"}}}},
+		{AuditRecord: runner.AuditRecord{TaskID: "01task", Event: runner.EventRefused, Step: 1}, Refusal: runner.Refusal{What: runner.RefusedTask, Code: "command", Cause: "step 1", Remedy: "else",
+			Findings: s.Task.Result.Judged[0].Findings}}}
 	by := map[string][]Refusal{}
 	for _, r := range Why(s) {
 		by[r.Kind] = append(by[r.Kind], r)

@@ -59,7 +59,6 @@ func Why(t *runner.TaskReport) []Refusal {
 	base := Refusal{Task: t.Task.ID, Feature: t.Feature}
 	if res := t.Task.Result; res != nil {
 		list = append(list, limits(res, base)...)
-		list = append(list, judged(res.Judged, base)...)
 	}
 	verdicts := Verdicts(t)
 	if t.Checkpoint != nil {
@@ -120,19 +119,6 @@ func flagOf(hint string) string {
 	return ""
 }
 
-// judged is what the gate command would have refused of steps that ran all the same.
-func judged(list []runner.Judged, base Refusal) (out []Refusal) {
-	for _, j := range list {
-		for _, f := range j.Findings {
-			r := base
-			r.Kind, r.Gate, r.Mode, r.Severity = KindCommand, "command", gates.ModeWarn, gates.SeverityWarn
-			r.Step, r.Rule, r.Line, r.Column, r.Text, r.Reason, r.Remedy = j.Step, f.Rule, int(f.Line), int(f.Column), f.Text, f.Message, f.Safer
-			out = append(out, r)
-		}
-	}
-	return out
-}
-
 // blocked is what a gate that forbids to promote has found, or why it could not look.
 func blocked(v *gates.Verdict, base Refusal) (list []Refusal) {
 	if len(gates.Blocking([]gates.Verdict{*v})) == 0 {
@@ -161,7 +147,7 @@ func blocked(v *gates.Verdict, base Refusal) (list []Refusal) {
 }
 
 // Noted is a refusal of the log; feature is the name of whose it is, "" for none.
-func Noted(n *runner.Refused, feature string) (list []Refusal) {
+func Noted(n *runner.RefusedRecord, feature string) (list []Refusal) {
 	d := &n.Refusal
 	base := Refusal{Kind: KindAdmission, Task: n.TaskID, Feature: feature, Step: n.Step, Rule: d.Code, Reason: d.Cause, Remedy: d.Remedy, Checkpoint: d.Checkpoint}
 	if d.What == runner.RefusedPromote {
