@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"golang.org/x/sys/unix"
 )
 
 // cmdServe serves a directory. Who asks for /headers is told how long what it has sent is, and not what.
@@ -57,62 +56,4 @@ func cmdFreePort(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	ts.Setenv(args[0], fmt.Sprint(l.Addr().(*net.TCPAddr).Port))
 	ts.Check(l.Close())
-}
-
-// prober is a program that tries to get out of a sandbox by everything but names, and says what worked.
-// With the word serve it serves the working directory on a port instead.
-func prober() {
-	if len(os.Args) == 3 && os.Args[1] == "serve" {
-		s := &http.Server{Addr: ":" + os.Args[2], Handler: http.FileServer(http.Dir(".")), ReadHeaderTimeout: 10 * time.Second}
-		fmt.Println(s.ListenAndServe())
-		os.Exit(1)
-	}
-	out := 0
-	report := func(what string, err error) {
-		if err == nil {
-			out++
-			fmt.Println("OUT:", what)
-		}
-	}
-	for _, s := range []struct {
-		what               string
-		family, kind, prot int
-	}{
-		{"raw IPv4", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP}, {"raw IPv6", unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6},
-		{"raw ICMP", unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP}, {"packets", unix.AF_PACKET, unix.SOCK_RAW, 0},
-		{"vsock", unix.AF_VSOCK, unix.SOCK_STREAM, 0}, {"ping", unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP},
-	} {
-		fd, err := unix.Socket(s.family, s.kind, s.prot)
-		if err == nil {
-			_ = unix.Close(fd)
-		}
-		report(s.what, err)
-	}
-	for _, to := range append(os.Args[1:], "1.1.1.1:443", "8.8.8.8:53", "169.254.169.254:80", "10.0.0.1:80", "[2606:4700:4700::1111]:443",
-		"[::ffff:1.1.1.1]:443", "198.18.0.1:80", "198.19.255.1:443") {
-		c, err := net.DialTimeout("tcp", to, 2*time.Second)
-		if err == nil {
-			_ = c.Close()
-		}
-		report("TCP to "+to, err)
-		report("UDP to "+to, askUDP(to))
-	}
-	if out == 0 {
-		fmt.Println("nothing got out")
-	}
-}
-
-// askUDP sends a datagram and wants any answer but an error. 198.18.0.1:53 alone, the gateway's DNS, would give one.
-func askUDP(to string) error {
-	c, err := net.Dial("udp", to)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte("is anybody there?")); err != nil {
-		return err
-	}
-	_ = c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-	_, err = c.Read(make([]byte, 100))
-	return err
 }

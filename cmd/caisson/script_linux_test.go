@@ -69,7 +69,9 @@ func openTUN(dir string) error {
 //	listing DIR FILE      write DIR's whole listing to FILE: content, modes, mtimes, xattrs
 //	tmpfs DIR OPTIONS     mount a tmpfs until the script ends
 //	serve NAME DIR        serve DIR by HTTP on loopback until the script ends, and at /headers how long a request.s headers are; $NAME is the port
+//	abstract NAME         listen on an abstract socket of the host until the script ends; $NAME is @ and its name
 //	freeport NAME         set $NAME to a port of loopback that nobody has
+//	sources NAME DIR      serve what npm, apt and git ask for, until the script ends; $NAME is the port; see cmdSources
 //	modules DIR           make DIR a proxy for Go modules, with example.com/m v1.0.0
 //	overlaid DIR          mount an overlay, which holds no uppers, over DIR until the script ends, for the ordinary user
 //	waitfile PATH         wait until a file exists
@@ -89,7 +91,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"need": cmdNeed, "code": cmdCode, "within": cmdWithin,
 			"listing": cmdListing, "tmpfs": cmdTmpfs, "waitfile": cmdWaitFile, "killbg": cmdKill,
-			"serve": cmdServe, "modules": cmdModules, "freeport": cmdFreePort, "overlaid": cmdOverlaid, "keep": cmdKeep, "waitfor": cmdWaitFor,
+			"serve": cmdServe, "sources": cmdSources, "modules": cmdModules, "freeport": cmdFreePort, "abstract": cmdAbstract, "overlaid": cmdOverlaid, "keep": cmdKeep, "waitfor": cmdWaitFor,
 			"tamper": cmdTamper, "chain": cmdChain,
 		},
 	})

@@ -15,7 +15,8 @@ const Variable = "CAISSON_TEST_REQUIRE"
 
 // features is the closed vocabulary of what a test may need.
 var features = []string{
-	"root", "cgroups", "userns", "overlay", "idmap", "vm", "docker", "runc", "bwrap", "go", "make", "node", "unprivileged", "tun", "curl", "git",
+	"root", "cgroups", "userns", "overlay", "idmap", "vm", "docker", "runc", "bwrap", "go", "make", "node", "unprivileged", "tun", "curl",
+	"git", "npm", "apt-get", "dig", // clients of the network
 	// Disks: loop devices with ext4, images of other file systems, project quota (in the virtual machine only, mostly), and
 	// a host without overlayfs, overlays on mounts that are attached nowhere (kernel 6.15).
 	"loop", "btrfs", "xfs", "prjquota", "nooverlay", "detached",
