@@ -33,7 +33,7 @@ func writeMarkdown(w io.Writer, r *Report) error {
 		fmt.Fprintf(&b, "\n**Change:** %d added, %d modified, %d deleted (%d bytes)\n", c.Added, c.Modified, c.Deleted, c.Bytes)
 	}
 	if p := r.Promoted; p != nil {
-		fmt.Fprintf(&b, "\n**Promoted:** %s\n", prose(string(p.Kind)))
+		fmt.Fprintf(&b, "\n**Promoted:** %s\n", prose(promotion(p)))
 	}
 	r.markdownSteps(&b)
 	r.markdownGates(&b)

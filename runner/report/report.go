@@ -254,6 +254,17 @@ func end(s *runner.StepResult) string {
 	return s.Cause
 }
 
+// promotion says how a change was handed over, and where it is.
+func promotion(p *snapshot.PromoteReport) string {
+	switch {
+	case p.Branch != "":
+		return fmt.Sprintf("%s %s (%s)", p.Kind, p.Branch, p.Commit)
+	case p.PatchFile != "":
+		return fmt.Sprintf("%s %s", p.Kind, p.PatchFile)
+	}
+	return string(p.Kind)
+}
+
 // network sums up what a step did with the network; "" for nothing.
 func network(s *runner.StepResult) string {
 	n := s.Network

@@ -33,7 +33,7 @@ func writeText(w io.Writer, r *Report) error {
 		line("change", "%d added, %d modified, %d deleted, %d B", c.Added, c.Modified, c.Deleted, c.Bytes)
 	}
 	if p := r.Promoted; p != nil {
-		line("promoted", "%s: %d added, %d modified, %d deleted", p.Kind, p.Added, p.Modified, p.Deleted)
+		line("promoted", "%s: %d added, %d modified, %d deleted", promotion(p), p.Added, p.Modified, p.Deleted)
 	}
 	r.textSteps(&b)
 	r.textGates(&b)
