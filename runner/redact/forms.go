@@ -71,16 +71,15 @@ func parts(value string) (list []string) {
 
 // written is a text as it is, and escaped.
 func written(s string) []string {
-	list := []string{s, hex.EncodeToString([]byte(s)), strings.ToUpper(hex.EncodeToString([]byte(s)))}
-	for _, escaped := range []string{
-		jsonOf(s, false), jsonOf(s, true), asciiJSON(s), strings.ReplaceAll(jsonOf(s, false), "/", `\/`),
-		jsonOf(jsonOf(s, false), false), jsonOf(jsonOf(s, true), true), // JSON in JSON
+	html := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;")
+	plain := jsonOf(s, false)
+	list := []string{
+		s, hex.EncodeToString([]byte(s)), strings.ToUpper(hex.EncodeToString([]byte(s))),
+		plain, jsonOf(s, true), asciiJSON(s), strings.ReplaceAll(plain, "/", `\/`), jsonOf(plain, false), jsonOf(jsonOf(s, true), true), // JSON in JSON
 		inside(strconv.Quote(s)), inside(strconv.QuoteToASCII(s)),
 		strings.ReplaceAll(s, "'", `'\''`), strings.ReplaceAll(s, "'", `'"'"'`), backslashed(s, "\"\\$`"), backslashed(s, shellSpecial),
 		strings.ReplaceAll(s, "'", "''"), // SQL, YAML
-		strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;").Replace(s),
-	} {
-		list = append(list, escaped)
+		html.Replace(s),
 	}
 	for _, escaped := range []string{url.QueryEscape(s), url.PathEscape(s), strings.ReplaceAll(url.QueryEscape(s), "+", "%20"),
 		url.UserPassword("", s).String()[1:], percent(s)} {

@@ -25,9 +25,9 @@ type verdict struct {
 var mark, quotedMark = []byte(Mark), []byte(`"` + Mark + `"`)
 
 // look says what stands around b[i], where a trigger is.
-func (p *piece) look(t *triggerSet, i int) verdict {
+func (p *piece) look(i int) verdict {
 	g := gram(p.b, i) | fold
-	list, known := t.tokens[g]
+	list, known := triggered()[g]
 	if v, ok := p.token(list, i); ok {
 		return v
 	}

@@ -83,13 +83,13 @@ func (s *shapes) close() {
 // that the last line of b goes on.
 func (s *shapes) scan(b []byte, limit int, partial bool) (used int) {
 	p := piece{b: b, bol: s.bol, partial: partial}
-	t := triggers()
+	set := triggers()
 	written, over := s.done, (*ender)(nil)
 	for i := 0; over == nil; {
-		if i = t.any.findFolded(b, i, limit); i >= limit || i+4 > len(b) {
+		if i = set.findFolded(b, i, limit); i >= limit || i+4 > len(b) {
 			break
 		}
-		v := p.look(t, i)
+		v := p.look(i)
 		if v.waits && limit == len(b) {
 			limit = max(v.start, written)
 			break

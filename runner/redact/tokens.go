@@ -40,40 +40,44 @@ var open = [...]token{
 const names = "pass pwd= pwd: pwd\" pwd' pwd\\ pwd> _pwd -pwd .pwd bpwd rpwd epwd secr toke cred auth cook sess mnem jwt= jwt: jwt\" _jwt -jwt " +
 	"_key -key .key ikey skey tkey ekey gkey nkey rkey ykey tkey ?key &key sig= sig\" sig: ure= ure\" ure: ure' _pat _sid otp= csrf xsrf"
 
-// triggerSet says where to look.
-type triggerSet struct {
-	any    bitmap
-	tokens map[uint32][]*token // of all that is in any
-}
+// triggers says where to look. It is made at the first use, in microseconds.
+var triggers = sync.OnceValue(func() *bitmap {
+	var set bitmap
+	eachTrigger(func(g uint32, _ *token) { set.set(g) })
+	return &set
+})
 
-// triggers is made at the first use.
-var triggers = sync.OnceValue(func() *triggerSet {
-	t := &triggerSet{tokens: map[uint32][]*token{}}
-	add := func(text string, tok *token) {
-		g := gram(text, 0) | fold
-		t.any.set(g)
-		if list := t.tokens[g]; tok != nil {
-			t.tokens[g] = append(list, tok)
+// triggered has all that is in triggers, with the tokens that are found by it.
+var triggered = sync.OnceValue(func() map[uint32][]*token {
+	list := make(map[uint32][]*token, 512)
+	eachTrigger(func(g uint32, t *token) {
+		if tokens := list[g]; t != nil {
+			list[g] = append(tokens, t)
 		} else {
-			t.tokens[g] = list
+			list[g] = tokens
 		}
-	}
+	})
+	return list
+})
+
+func eachTrigger(do func(g uint32, t *token)) {
 	for i := range tokens {
-		add(strings.ToLower(tokens[i].prefix)[tokens[i].at:], &tokens[i])
+		do(gram(tokens[i].prefix, tokens[i].at)|fold, &tokens[i])
 	}
 	const more = "abcdefghijklmnopqrstuvwxyz0123456789_-"
-	for i := range more {
+	for i := range len(more) {
+		last := uint32(more[i]) << 24
 		for j := range open {
-			add(strings.ToLower(open[j].prefix)+more[i:i+1], &open[j])
+			p := open[j].prefix
+			do((uint32(p[0])|uint32(p[1])<<8|uint32(p[2])<<16|last)|fold, &open[j])
 		}
-		add(more[i:i+1]+"://", nil)
+		do((uint32(more[i])|':'<<8|'/'<<16|'/'<<24)|fold, nil)
 	}
 	for g := range strings.FieldsSeq(names) {
-		add(g, nil)
+		do(gram(g, 0)|fold, nil)
 	}
-	add("begi", nil)
-	return t
-})
+	do(pemGram, nil)
+}
 
 // token looks whether one of the list stands around b[i].
 func (p *piece) token(list []*token, i int) (v verdict, ok bool) {

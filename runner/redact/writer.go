@@ -75,5 +75,5 @@ func suspicious[T string | []byte](s T) bool {
 	if len(s) < MinValue {
 		return false
 	}
-	return contains(&triggers().any, s, fold)
+	return contains(triggers(), s, fold)
 }
