@@ -222,15 +222,10 @@ func (c *copier) one(ctx context.Context, at *beneath.Cursor, t *change) (hidden
 		}
 	}
 	switch {
-	case t.now == nil:
-		c.names[t.path] = true
-		return true, c.to.Whiteout(t.path)
+	case t.now == nil, t.now.whiteout():
+		return c.whiteout(t)
 	case t.now.dir():
 		return t.replaced, c.dir(t)
-	}
-	if t.now.whiteout() {
-		c.names[t.path] = true
-		return true, c.to.Whiteout(t.path)
 	}
 	dir, name, err := at.Parent(t.path)
 	s := layer.Source{Root: c.from, Mark: c.mark, Dir: dir, Name: name}
@@ -251,6 +246,26 @@ func (c *copier) one(ctx context.Context, at *beneath.Cursor, t *change) (hidden
 		return false, nil
 	}
 	return false, c.from.Fail("copy", t.path, err)
+}
+
+// whiteout hides what the layers below dst have at a path.
+func (c *copier) whiteout(t *change) (hidden bool, err error) {
+	err = c.to.Whiteout(t.path)
+	if err == nil {
+		c.names[t.path] = true
+		return true, nil
+	}
+	if !beneath.Gone(err) {
+		return false, err
+	}
+	// The directory above is in use, and was gone when it was to be made here. The next pass sees what it is; for it, this was
+	// something else before.
+	if t.now != nil {
+		delete(c.next.all, t.path)
+	} else {
+		c.next.all[t.path] = known{}
+	}
+	return false, nil
 }
 
 // parents makes the directories above a path, as the upper has them.
