@@ -51,8 +51,42 @@ type flow struct {
 // look reads what a server says first, as far as it needs, and returns what it means and what was read.
 type look func(io.Reader) (meaning bool, read []byte, err error)
 
-// connection decides about one that the sandbox opens. It has a goroutine of its own.
-func (g *Gateway) connection(r *tcp.ForwarderRequest) {
+// connection takes one that the sandbox opens. It has a goroutine of its own, with a stack that is still small.
+func (g *Gateway) connection(r *tcp.ForwarderRequest) { g.workers.do(g.ctx, func() { g.decide(r) }) }
+
+// workers are goroutines whose stacks have grown: what a connection needs of it costs more to grow than the rest of a short one.
+type workers chan func()
+
+// spareTime is how long a goroutine waits for more to do.
+const spareTime = time.Second
+
+// do has a goroutine do f, without waiting for it.
+func (w workers) do(ctx context.Context, f func()) {
+	select {
+	case w <- f:
+	default:
+		go w.work(ctx, f)
+	}
+}
+
+func (w workers) work(ctx context.Context, f func()) {
+	spare := time.NewTimer(spareTime)
+	defer spare.Stop()
+	for {
+		f()
+		spare.Reset(spareTime)
+		select {
+		case f = <-w:
+		case <-spare.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// decide decides about a connection and serves it to its end.
+func (g *Gateway) decide(r *tcp.ForwarderRequest) {
 	id := r.ID()
 	to := netip.AddrPortFrom(address(id.LocalAddress), id.LocalPort)
 	t := target{addr: to.Addr(), port: to.Port()}
@@ -243,8 +277,9 @@ func (f *flow) dial(plain bool) (outer, error) {
 // relay copies both ways until both have ended, or one has failed.
 func (f *flow) relay(in, out net.Conn, upwards func(*meter) error, abort func()) {
 	f.ending(func() { abort(); _ = out.Close() })
-	var down sync.WaitGroup
-	down.Go(func() {
+	down := make(chan struct{})
+	f.g.workers.do(f.g.ctx, func() {
+		defer close(down)
 		err := f.downwards(&meter{f: f, w: in}, out)
 		if err == nil {
 			err = closeWrite(in)
@@ -261,7 +296,7 @@ func (f *flow) relay(in, out net.Conn, upwards func(*meter) error, abort func())
 		abort()
 		_ = out.Close()
 	}
-	down.Wait()
+	<-down
 	_ = in.Close()
 	_ = out.Close()
 	if errors.Is(err, errRefused) {

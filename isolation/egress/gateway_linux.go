@@ -57,6 +57,7 @@ type Gateway struct {
 	total   *budget
 	changed chan struct{} // another rule holds
 	told    ledger
+	workers workers
 
 	mu      sync.Mutex
 	left    *sync.Cond // a flow has ended
@@ -79,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Gateway, error) {
 	if o.Rule == nil {
 		o.Rule = None()
 	}
-	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, budgets: map[int]*budget{}, total: newBudget(o.Total.withDefaults())}
+	g := &Gateway{opt: o, names: newNames(), flows: map[*flow]struct{}{}, budgets: map[int]*budget{}, total: newBudget(o.Total.withDefaults()), workers: make(workers)}
 	g.left, g.changed = sync.NewCond(&g.mu), make(chan struct{}, 1)
 	g.ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	g.current.Store(&epoch{rule: o.Rule, step: o.Step, used: g.budgetOf(o.Step, o.Rule.limits)})
