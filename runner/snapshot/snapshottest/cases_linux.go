@@ -38,6 +38,7 @@ var cases = []struct {
 	{"damaged layer", damagedLayer},
 	{"damaged state", damagedState},
 	{"edited workspace", editedWorkspace},
+	{"resolved conflicts", resolvedConflicts},
 	{"promote", promoteOne},
 	{"two promotes", promoteTwo},
 	{"rollback past a promote", rollbackPast},

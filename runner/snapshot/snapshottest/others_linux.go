@@ -46,6 +46,54 @@ func editedWorkspace(w *world) {
 	must(w, os.Rename(w.ws+".away", w.ws))
 }
 
+// resolvedConflicts: a conflict that is named is resolved to one side; the feature goes on with what the workspace has then, and
+// its own side is in the checkpoint.
+func resolvedConflicts(w *world) {
+	for _, path := range []string{"ours", "theirs", "dir/a", "dir/b"} {
+		w.file(path, "old")
+	}
+	f := w.create()
+	for _, path := range []string{"ours", "theirs", "free"} {
+		f.write(path, "feature")
+	}
+	must(w, os.RemoveAll(f.m.Workspace+"/dir"))
+	for _, path := range []string{"ours", "theirs", "dir/a"} {
+		w.file(path, "user")
+	}
+	id := f.seal().ID
+	c := f.change(snapshot.Base, id)
+	_, err := f.l.Resolve(w.Context(), c, snapshot.Choice{Ours: []string{"ours"}})
+	w.is(err, snapshot.ErrConflict, "two are left")
+	list, err := f.l.Conflicts(w.Context(), c)
+	must(w, err)
+	var theirs []string
+	for _, x := range list {
+		if x.Path != "ours" {
+			theirs = append(theirs, x.Path)
+		}
+	}
+	r, err := f.l.Resolve(w.Context(), c, snapshot.Choice{Ours: []string{"ours"}, Theirs: theirs})
+	must(w, err)
+	f.unmount()
+	report, err := f.l.Promote(w.Context(), r, snapshot.PromoteOptions{LockDir: w.dir})
+	must(w, err)
+	f.mount()
+	if len(report.Resolved) != len(list) {
+		w.Errorf("resolved %+v of %+v", report.Resolved, list)
+	}
+	for path, want := range map[string]string{"ours": "user", "theirs": "feature", "free": "feature"} {
+		if data, err := os.ReadFile(w.ws + "/" + path); err != nil || string(data) != want {
+			w.Errorf("%s holds %q, %v", path, data, err)
+		}
+		f.want(path, want)
+	}
+	if _, err := os.Lstat(w.ws + "/dir"); err == nil {
+		w.Error("dir is still there")
+	}
+	f.reset(id)
+	f.want("ours", "feature")
+}
+
 // promote hands over what a feature shows.
 func (f *feature) promote(moving func(ctx context.Context, generation int) error) (*snapshot.PromoteReport, error) {
 	f.Helper()
