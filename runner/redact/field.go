@@ -229,7 +229,7 @@ func (f *field) strongValue(v verdict, b, word []byte) verdict {
 		return f.unless(v, isCall(word) && !f.alone())
 	case f.sep == ' ':
 		return f.unless(v, metavar(word))
-	case prose(b) || isCall(word):
+	case prose(b) || isCall(word) || len(word) <= 3 && isSmallNumber(word): // so many of them
 		return verdict{}
 	case f.alone() || f.spaced && !f.quoted && !fieldFollows(b):
 		v.end.kind = endLine

@@ -17,6 +17,10 @@ const (
 func judgeKey[T string | []byte](name T) kind {
 	var buf [maxKey]byte
 	w := words{text: trimKey(buf[:0], name)}
+	switch string(w.text) {
+	case "PWD", "OLDPWD": // of a shell: directories
+		return harmless
+	}
 	if k := headerName(string(w.text)); k != harmless {
 		return k
 	}

@@ -233,6 +233,7 @@ func TestNames(t *testing.T) {
 		"SMTP_PASS": true, "authToken": true, "APIKEY": true, "private_key": true, "Cookie": true, "Authorization": true, "client-secret": true,
 		"": false, "key": false, "KEY": false, "PASS": false, "token_file": false, "secret_name": false, "PASSWORD_REQUIRED": false, "PATH": false, "HOME": false, "monkey": false,
 		"token.go": false, "AWS_ACCESS_KEY_ID": false, "public_key": false, "SSH_AUTH_SOCK": false, "tokenizer": false,
+		"PWD": false, "OLDPWD": false, "GPG_TTY": false, "XAUTHORITY": false, "KEYBOARD": false, "TOKENIZERS_PARALLELISM": false, "PASSENGER": false, "MONKEY": false, "HOTKEY": false, "AUTHOR": false,
 	} {
 		if got := SecretName(name); got != want {
 			t.Errorf("%s: %t", name, got)
