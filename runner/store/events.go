@@ -46,8 +46,8 @@ const (
 // fileEvent is an event in the body of an entry of kindFiles.
 type fileEvent struct {
 	Kind  string `json:"kind"`
-	Path  string `json:"path,omitempty"`  // inside
-	Bytes []byte `json:"bytes,omitempty"` // the path, when it is no UTF-8
+	Path  string `json:"path"`                  // inside
+	Bytes []byte `json:"path_base64,omitempty"` // when it is no UTF-8
 	Size  int64  `json:"size,omitempty"`
 	After int64  `json:"after,omitempty"` // nanoseconds after the entry's time
 }
@@ -93,7 +93,7 @@ func addFiles(tx *transaction, list []runner.FileEvent) (features map[string]int
 			e := &run[i]
 			body[i] = fileEvent{Kind: e.Kind, Path: insidePath(e.Stack, e.Path), Size: e.Size, After: int64(e.At.Sub(first.At))}
 			if !utf8.ValidString(e.Path) {
-				body[i].Path, body[i].Bytes = "", []byte(body[i].Path)
+				body[i].Bytes = []byte(body[i].Path) // in Path, JSON replaces what it cannot say
 			}
 		}
 		said, err := text(body)
@@ -200,7 +200,10 @@ func eventsOf(e *chain.Entry) (list []runner.Event) {
 		var body []fileEvent
 		err = json.Unmarshal(e.Body, &body)
 		for _, f := range body {
-			event.At, event.Kind, event.Path, event.Size = e.At.Add(time.Duration(f.After)), f.Kind, f.Path+string(f.Bytes), f.Size
+			event.At, event.Kind, event.Path, event.Size = e.At.Add(time.Duration(f.After)), f.Kind, f.Path, f.Size
+			if f.Bytes != nil {
+				event.Path = string(f.Bytes)
+			}
 			list = append(list, event)
 			event.Seq++
 		}
