@@ -32,6 +32,9 @@ func (f *field) value() verdict {
 	if slashes < len(b) && (b[slashes] == '"' || b[slashes] == '\'') && (slashes == 0 || b[slashes] == '"') {
 		return f.string(at+slashes+1, b[slashes], slashes)
 	}
+	if f.sep == ':' && !f.spaced && b[0] >= '0' && b[0] <= '9' && bytes.IndexByte(f.p.b[f.from:f.to], '.') > 0 {
+		return verdict{} // a host and its port, a file and its line
+	}
 	if f.sep == ' ' && !f.flag() || f.sep == '>' && f.p.b[at] == '<' {
 		return verdict{}
 	}

@@ -65,7 +65,7 @@ func emptyWord(w string) bool {
 		"optional", "missing", "invalid", "valid", "incorrect", "wrong", "expired", "changed", "updated", "created", "deleted", "accepted", "rejected",
 		"denied", "failed", "hidden", "masked", "redacted", "[masked]", "[hidden]", "[filtered]", "(sensitive value)", "(sensitive)", "<sensitive>", "string", "str", "int", "bool", "boolean", "number", "object",
 		"any", "text", "value", "file", "path", "error", "eof", "default", "unknown", "n/a", "todo", "prompt", "stdin", "from", "present", "absent", "skipped",
-		"unchanged", "configured", "available", "unavailable", "0", "1", "-", "=", "[]", "{}", "()", "\"\"", "''", "bytes", "[]byte", "byte", "public", "private":
+		"unchanged", "configured", "available", "unavailable", "0", "1", "-", "=", "[]", "{}", "()", "\"\"", "''", "pass", "passed", "fail", "block", "warn", "info", "allow", "deny", "found", "bytes", "[]byte", "byte", "public", "private":
 		return true
 	}
 	return false

@@ -131,7 +131,11 @@ scan:
 	return user
 }
 
+// isPort says that b is a port, or stands for one: $PORT.
 func isPort(b []byte) bool {
+	if len(b) > 0 && (b[0] == '$' || b[0] == '\'' || b[0] == '{' || string(b) == "PORT") {
+		return true
+	}
 	for _, c := range b {
 		if c < '0' || c > '9' {
 			return false
