@@ -120,13 +120,11 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	})
 	streams.detach()
 	signals.stop()
+	if err == nil && o.learn != "" {
+		err = a.reportLearned(result, request.Profile)
+	}
 	if err != nil {
 		return err
-	}
-	if o.learn != "" {
-		if err := a.reportLearned(result, request.Profile); err != nil {
-			return err
-		}
 	}
 	return a.reportRun(result, o)
 }
