@@ -3,6 +3,7 @@ package egress
 import (
 	"bufio"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -191,7 +192,7 @@ type way struct {
 	host func(port int) string
 }
 
-func ways(b *testing.B, ports ...int) []way {
+func ways(b testing.TB, ports ...int) []way {
 	list := []way{{"loopback", (*exec.Cmd).Run, func(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }}, throughGateway(b, ports)}
 	if w, ok := through(b, "10.0.2.2", "slirp4netns", "--configure", "--mtu=65520", "--netns-type=path", "NETNS", "tap0"); ok {
 		list = append(list, w)
@@ -204,7 +205,7 @@ func ways(b *testing.B, ports ...int) []way {
 
 // throughPasta makes a namespace for each run; the client measures itself. The host's loopback is where the host's own
 // gateway is.
-func throughPasta(b *testing.B) (way, bool) {
+func throughPasta(b testing.TB) (way, bool) {
 	route, err := exec.Command("ip", "-4", "-o", "route", "show", "default").Output()
 	fields := strings.Fields(string(route))
 	path, lerr := exec.LookPath("pasta")
@@ -220,7 +221,7 @@ func throughPasta(b *testing.B) (way, bool) {
 	}, func(port int) string { return net.JoinHostPort(fields[2], strconv.Itoa(port)) }}, true
 }
 
-func throughGateway(b *testing.B, ports []int) way {
+func throughGateway(b testing.TB, ports []int) way {
 	p := Policy{Mode: ModeAllow, Limits: Limits{Bytes: 1 << 50, Rate: 1 << 50}}
 	for _, port := range ports {
 		p.Allow = append(p.Allow, "host:"+strconv.Itoa(port))
@@ -240,7 +241,7 @@ func throughGateway(b *testing.B, ports []int) way {
 }
 
 // through starts another program's way out for a namespace of its own.
-func through(b *testing.B, host, program string, args ...string) (way, bool) {
+func through(b testing.TB, host, program string, args ...string) (way, bool) {
 	path, err := exec.LookPath(program)
 	if err != nil {
 		b.Logf("without %s: %v", program, err)
@@ -288,49 +289,153 @@ func through(b *testing.B, host, program string, args ...string) (way, bool) {
 	}, func(port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }}, true
 }
 
-// BenchmarkWays compares the ways out, in one run: go test -run - -bench Ways.
-func BenchmarkWays(b *testing.B) {
+// measured is one kind of traffic.
+type measured struct {
+	kind     string
+	port     int
+	parallel int
+	count    int // of megabytes, connections or requests in one round of TestTable
+}
+
+// servers are what is measured against, on the host's loopback.
+func servers(b testing.TB) (bulkPort, webPort int, kinds []measured) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer l.Close()
+	b.Cleanup(func() { _ = l.Close() })
 	go bulk(l)
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
-	defer web.Close()
+	b.Cleanup(web.Close)
 	port, webPort := l.Addr().(*net.TCPAddr).Port, web.Listener.Addr().(*net.TCPAddr).Port
+	return port, webPort, []measured{{"up", port, 1, 800}, {"up", port, 8, 800}, {"down", port, 1, 800}, {"down", port, 8, 800},
+		{"connect", port, 1, 500}, {"http", webPort, 1, 500}, {"http", webPort, 8, 500}}
+}
+
+// through measures count of a kind by one way: how long it took in all, and the median of one.
+func (k measured) through(w way, count int) (total, median time.Duration, err error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return 0, 0, err
+	}
+	c := exec.Command(exe, k.kind, w.host(k.port), strconv.Itoa(k.parallel), strconv.Itoa(max(count, k.parallel)))
+	c.Env = append(os.Environ(), clientEnv+"=1")
+	c.Stderr = os.Stderr
+	var out strings.Builder
+	c.Stdout = &out
+	if err := w.run(c); err != nil {
+		return 0, 0, err
+	}
+	_, err = fmt.Sscan(out.String(), &total, &median)
+	return total, median, err
+}
+
+// figure is what a table shows of it: Gbit/s, milliseconds of the median connection, requests per second.
+func (k measured) figure(total, median time.Duration, count int) float64 {
+	switch k.kind {
+	case "up", "down":
+		return float64(count) * megabyte * 8 / float64(total)
+	case "connect":
+		return median.Seconds() * 1000
+	}
+	return float64(count) / total.Seconds()
+}
+
+// BenchmarkWays compares the ways out, in one run: go test -run - -bench Ways.
+func BenchmarkWays(b *testing.B) {
+	port, webPort, kinds := servers(b)
 	list := ways(b, port, webPort)
-	for _, k := range []struct {
-		kind     string
-		port     int
-		parallel int
-	}{{"up", port, 1}, {"up", port, 8}, {"down", port, 1}, {"down", port, 8}, {"connect", port, 1}, {"http", webPort, 1}, {"http", webPort, 8}} {
+	for _, k := range kinds {
 		for _, w := range list {
 			b.Run(fmt.Sprintf("%s/%d/%s", k.kind, k.parallel, w.name), func(b *testing.B) {
-				exe, err := os.Executable()
+				total, median, err := k.through(w, b.N)
 				if err != nil {
 					b.Fatal(err)
 				}
-				c := exec.Command(exe, k.kind, w.host(k.port), strconv.Itoa(k.parallel), strconv.Itoa(max(b.N, k.parallel)))
-				c.Env = append(os.Environ(), clientEnv+"=1")
-				c.Stderr = os.Stderr
-				var out strings.Builder
-				c.Stdout = &out
-				if err := w.run(c); err != nil {
-					b.Fatal(err)
-				}
-				var total, median int64
-				if _, err := fmt.Sscan(out.String(), &total, &median); err != nil {
-					b.Fatal(err)
-				}
 				b.ReportMetric(float64(total)/float64(b.N), "ns/op")
-				if k.kind == "up" || k.kind == "down" {
-					b.ReportMetric(float64(b.N)*megabyte*8/float64(total), "Gbit/s")
-				} else {
-					b.ReportMetric(float64(b.N)/(float64(total)/1e9), "ops/s")
-					b.ReportMetric(float64(median)/1e3, "p50-µs")
-				}
+				unit := map[string]string{"up": "Gbit/s", "down": "Gbit/s", "connect": "p50-ms", "http": "ops/s"}[k.kind]
+				b.ReportMetric(k.figure(total, median, b.N), unit)
 			})
 		}
+	}
+}
+
+// rounds is how often TestTable measures.
+var rounds = flag.Int("rounds", 0, "TestTable: how often each way is measured, in turn")
+
+// TestTable prints the medians of all ways, each measured once in every round: go test -run Table -rounds 7 -v.
+func TestTable(t *testing.T) {
+	if *rounds == 0 {
+		t.Skip("without -rounds there is nothing to measure")
+	}
+	port, webPort, kinds := servers(t)
+	list := ways(t, port, webPort)
+	found := map[string][]float64{}
+	cell := func(k measured, w way) string { return fmt.Sprint(k.kind, k.parallel, w.name) }
+	for range *rounds {
+		for _, k := range kinds {
+			for _, w := range list {
+				total, median, err := k.through(w, k.count)
+				if err != nil {
+					t.Logf("%s, %d, by %s: %v", k.kind, k.parallel, w.name, err)
+					continue
+				}
+				found[cell(k, w)] = append(found[cell(k, w)], k.figure(total, median, k.count))
+			}
+		}
+	}
+	load, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("load %s%d processors, %d rounds, medians\n\n|", load, runtime.NumCPU(), *rounds)
+	for _, w := range list {
+		fmt.Print(" | ", w.name)
+	}
+	fmt.Print(" |\n|---", strings.Repeat("|---", len(list)), "|\n")
+	for _, k := range kinds {
+		fmt.Printf("| %s, %d at a time", k.kind, k.parallel)
+		for _, w := range list {
+			values := found[cell(k, w)]
+			if slices.Sort(values); len(values) == 0 {
+				fmt.Print(" | –")
+				continue
+			}
+			fmt.Printf(" | %.4g", values[len(values)/2])
+		}
+		fmt.Println(" |")
+	}
+	fmt.Println("\nup, down: Gbit/s; connect: ms; http: requests a second without keep-alive")
+}
+
+// BenchmarkStart is what a rule costs a sandbox at its start: a device, a gateway, and their end.
+func BenchmarkStart(b *testing.B) {
+	needRoot(b)
+	r, err := Parse(Policy{Mode: ModeAllow, Allow: []string{"go"}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for range b.N {
+		b.StopTimer()
+		jobs := make(chan func())
+		ns := namespace(jobs)
+		b.StartTimer()
+		tun, err := OpenTUN(ns)
+		if err != nil {
+			b.Fatal(err)
+		}
+		g, err := Start(b.Context(), Options{TUN: tun, Rule: r})
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := g.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		close(jobs)
+		if err := unix.Close(ns); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
 	}
 }
