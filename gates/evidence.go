@@ -46,7 +46,7 @@ type ExitCode struct {
 
 // Command is a command's text: its words with a NUL after each.
 type Command struct {
-	Step   int    `json:"step,omitempty"` // of the task, from 1
+	Step   int    `json:"step,omitempty"` // of the task, from 1; 0: of all its steps, before each how many words it has
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"` // hexadecimal, as everywhere here
 }
@@ -107,7 +107,7 @@ func OfReport(r Report) Evidence { return Evidence{Kind: EvidenceReport, Report:
 // OfFile is a file of the change as evidence; the pipeline reads its size and digest.
 func OfFile(path string) Evidence { return Evidence{Kind: EvidenceFile, File: &File{Path: path}} }
 
-// OfCommand is the text of a task's step as evidence.
+// OfCommand is the text of a task's step as evidence; as step 0, that of all.
 func OfCommand(step int, args []string) Evidence {
 	sum := sha256.New()
 	n := int64(0)

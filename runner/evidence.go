@@ -5,14 +5,15 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/runner/artifacts"
 	"github.com/caisson-dev/caisson/runner/logfile"
 )
 
-// maxExits is how many steps' ends a verdict has: the last ones.
-const maxExits = 32
+// maxExits is how many steps' ends a verdict has: each gate's verdict has them again.
+const maxExits = 8
 
 // led is what gates cannot see and a verdict rests on all the same: how the steps ended that led to the change, and what they
 // printed. That the log cannot be kept is no failure of the task's.
@@ -34,10 +35,11 @@ func (t *task) led() []gates.Evidence {
 	return append(list, gates.OfLog(gates.Log{Truncated: cut || t.res.Truncated || err != nil, Artifact: a}))
 }
 
-// exits is how steps ended, those that began.
+// exits is how steps ended: those that did not end well, and the last one that began. The task's result has them all.
 func exits(steps []StepResult) (list []gates.Evidence) {
 	for i := range slices.Backward(steps) {
-		if r := &steps[i]; r.Verdict != "" && len(list) < maxExits {
+		r := &steps[i]
+		if r.Verdict != "" && len(list) < maxExits && (len(list) == 0 || r.Verdict != VerdictOK) {
 			list = append(list, gates.OfExit(gates.ExitCode{Step: r.N, Verdict: string(r.Verdict), Code: r.ExitCode}))
 		}
 	}
@@ -45,13 +47,19 @@ func exits(steps []StepResult) (list []gates.Evidence) {
 	return list
 }
 
-// commands are the texts that the gate command has looked at, as evidence.
-func commands(steps []StepResult) (list []gates.Evidence) {
-	for i := range steps[max(0, len(steps)-maxExits):] {
-		r := &steps[max(0, len(steps)-maxExits)+i]
-		list = append(list, gates.OfCommand(r.N, r.Args))
+// commands is the text that the gate command has looked at, as evidence: of one step, or of all.
+func commands(steps []StepResult) []gates.Evidence {
+	switch len(steps) {
+	case 0:
+		return nil
+	case 1:
+		return []gates.Evidence{gates.OfCommand(steps[0].N, steps[0].Args)}
 	}
-	return list
+	var words []string
+	for i := range steps {
+		words = append(append(words, strconv.Itoa(len(steps[i].Args))), steps[i].Args...)
+	}
+	return []gates.Evidence{gates.OfCommand(0, words)}
 }
 
 // attach adds to what gates say what led to the state that they judged. Of a state that was judged before, and that no task
