@@ -1,0 +1,133 @@
+package runner_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner"
+)
+
+// gated is the default profile with what a file says of gates.
+func gated(t *testing.T, text string) *profiles.Effective {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "p.yaml")
+	if err := os.WriteFile(file, []byte("extends: default\n"+text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := profiles.Load(profiles.LoadOptions{File: file, Flags: map[string][]string{"disk": {"200m"}, "driver": {driver}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// allGates has every gate that reads.
+const allGates = "gates: {exec: {mode: block}, immutable: {paths: [LICENSE]}, links: {mode: block}, lock: {mode: block}, secrets: {mode: block}, size: {mode: block, files: 2000}, command: {mode: block}}\n"
+
+// TestGateFigures: what is asked once is answered from the cache, by another process too, and what gates name goes back alone.
+// It logs how long each takes with 1,000 changed files; the figures are worth something on a quiet machine.
+func TestGateFigures(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a thousand files")
+	}
+	b := newNative(t, runner.Options{})
+	b.profile = gated(t, allGates)
+	for n := range 999 { // and "file"
+		b.write(t, fmt.Sprintf("file%04d", n), fmt.Sprintf("line one\nold %d\n", n))
+	}
+	time.Sleep(50 * time.Millisecond) // what has only just been changed is not trusted to stay
+	r := b.sh(`i=0; for f in file*; do i=$((i+1)); if [ $i -le 100 ]; then echo key = AKIA""IMNOJVGFDXXXE4OA > $f; else echo new $i > $f; fi; done`)
+	r.Feature, r.Profile = "f", b.profile
+	res, _, _ := run(t, b, r)
+	if res.Verdict != runner.VerdictGate || len(res.Gates) < 9 {
+		t.Fatalf("%s %s: %d verdicts", res.Verdict, res.Cause, len(res.Gates))
+	}
+	var work time.Duration
+	for _, v := range res.Gates {
+		work += v.Duration
+	}
+	t.Logf("every reading gate on 1,000 changed files, cold: %v (in all; they run at the same time)", work)
+	again := b.second(t, runner.Options{})
+	start := time.Now()
+	p, err := again.Promote(t.Context(), "f", runner.PromoteOptions{Check: true})
+	if runner.CodeOf(err) != runner.CodeGate {
+		t.Fatal(err)
+	}
+	took, asked := time.Since(start), time.Duration(0)
+	for _, v := range p.Gates {
+		if v.Status != gates.Skipped && !v.Cached {
+			t.Errorf("%s was asked again", v.Gate)
+		}
+		asked = max(asked, v.Duration)
+	}
+	t.Logf("again, in another process: %v for the slowest answer, %v with opening the feature and reading its change", asked, took)
+
+	back, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{Named: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("smart rollback of 100 of 1,000 changed files: %v", back.Took)
+	if len(back.Report.Paths) != 100 {
+		t.Errorf("%d paths went back", len(back.Report.Paths))
+	}
+	if p, err = b.Promote(t.Context(), "f", runner.PromoteOptions{Check: true}); err != nil || p.Change.Modified != 900 {
+		t.Errorf("%+v %v", p.Change, err)
+	}
+	// The owner of the workspace changes a file under the change: what rested on it is asked again.
+	b.write(t, "file0500", "somebody else\n")
+	if p, err = b.Promote(t.Context(), "f", runner.PromoteOptions{Check: true}); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range p.Gates {
+		if v.Cached {
+			t.Errorf("%s: an old answer", v.Gate)
+		}
+	}
+}
+
+// TestApprovalAcrossACrash: a supervisor that dies between the approval and the end of the promotion leaves a task that can be
+// resumed, and nothing half done.
+func TestApprovalAcrossACrash(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	r := b.sh("printf 'a\\0b' > blob")
+	r.Feature, r.Promote, r.Profile = "f", runner.PromoteApply, gated(t, "gates: {size: {mode: block}, on_block: wait}\n")
+	res, _, _ := run(t, b, r)
+	if res.State != runner.StateAwaitingApproval || res.Code != runner.CodeApproval {
+		t.Fatalf("%s %s", res.State, res.Cause)
+	}
+	// What Approve does first, and no more.
+	c, err := b.CheckpointOf(t.Context(), "f@"+res.Checkpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range c.Verdicts {
+		if v.Gate == "size" {
+			err = errors.Join(err, b.journal.Approve(t.Context(), runner.Approval{Feature: c.FeatureID, Checkpoint: c.ID, Gate: "size", By: "ann", Reason: "meant", Verdict: v}))
+		}
+	}
+	move := runner.Move{TaskID: res.TaskID, From: runner.StateAwaitingApproval, To: runner.StatePromoting, Cause: "approved"}
+	if err := errors.Join(err, b.journal.Move(t.Context(), move)); err != nil {
+		t.Fatal(err)
+	}
+	other := b.second(t, runner.Options{})
+	info, err := other.Feature(t.Context(), "f")
+	if err != nil || info.State != runner.StateInterrupted {
+		t.Fatalf("%+v %v", info, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	res, err = other.Resume(ctx, res.TaskID, runner.ResumeOptions{})
+	if err != nil || res.State != runner.StateSucceeded || len(res.Approvals) != 1 || res.Approvals[0].By != "ann" {
+		t.Fatalf("%+v %v", res, err)
+	}
+	if b.read(t, "blob") != "a\x00b" {
+		t.Error("it was not promoted")
+	}
+}
