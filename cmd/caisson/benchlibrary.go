@@ -5,10 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/isolation/native"
@@ -89,6 +93,11 @@ func (b *bencher) newBoxes(ctx context.Context) (*boxes, func(), error) {
 		close()
 		return nil, nil, err
 	}
+	// What a bind showed of the feature's own disk is not there any more: the sandboxes of the bench have none.
+	m.spec.OCI.Mounts = slices.DeleteFunc(m.spec.OCI.Mounts, func(mount specs.Mount) bool {
+		_, err := os.Lstat(mount.Source)
+		return filepath.IsAbs(mount.Source) && errors.Is(err, fs.ErrNotExist)
+	})
 	return m, close, nil
 }
 
