@@ -14,6 +14,18 @@ func said(gate string, s gates.Status, m gates.Mode, change string) gates.Verdic
 	return gates.Verdict{Gate: gate, GateDigest: "sha256:g", ChangeDigest: change, Status: s, Mode: m, Started: time.Unix(1e9, 0), Checked: 1}
 }
 
+// line adds n checkpoints to a feature, each the parent of the next, and returns their ids.
+func line(t *testing.T, j runner.Journal, feature, parent string, n int) (ids []string) {
+	t.Helper()
+	for i := range n {
+		c := checkpoint(feature, i)
+		c.Parent = parent
+		addCheckpoint(t, j, c)
+		ids, parent = append(ids, c.ID), c.ID
+	}
+	return ids
+}
+
 // failing: a failure stands on the way back, until its gate passes or the change is promoted; nothing else takes it away.
 func failing(t *testing.T, j runner.Journal) {
 	ctx := t.Context()
@@ -30,16 +42,7 @@ func failing(t *testing.T, j runner.Journal) {
 			t.Errorf("at %s: %q, want %q", at, got, want)
 		}
 	}
-	chain := func(feature string, first, n int, parent string) (ids []string) {
-		for i := range n {
-			c := checkpoint(feature, first+i)
-			c.Parent = parent
-			addCheckpoint(t, j, c)
-			ids, parent = append(ids, c.ID), c.ID
-		}
-		return ids
-	}
-	c := chain(f, 0, 6, "")
+	c := line(t, j, f, "", 6)
 	must(t, j.AddVerdicts(ctx, c[1], []gates.Verdict{said("a", gates.Fail, gates.ModeBlock, "d1"), said("b", gates.Error, gates.ModeMandatory, "d1"), said("w", gates.Fail, gates.ModeWarn, "d1")}))
 	stands(c[0])
 	stands(c[1], "a at "+c[1], "b at "+c[1])
@@ -73,7 +76,7 @@ func failing(t *testing.T, j runner.Journal) {
 	fork := runner.FeatureRecord{ID: "01fork", Name: "fork", Workspace: "/w"}
 	_, err = j.Fork(ctx, fork, f)
 	must(t, err)
-	g := chain("01fork", 100, 2, c[5])
+	g := line(t, j, "01fork", c[5], 2)
 	stands(g[1], "b at "+c[1])
 	must(t, j.Forget(ctx, f))
 	stands(g[1], "b at "+c[1])
