@@ -20,6 +20,14 @@ import (
 // fill gives every field a value that is not its zero.
 func fill(v reflect.Value, word string, except ...string) {
 	switch v.Kind() {
+	case reflect.Slice:
+		if raw, ok := v.Addr().Interface().(*json.RawMessage); ok {
+			*raw = json.RawMessage(`{"a":1}`)
+			return
+		}
+		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
+		fill(v.Index(0), word)
+		fill(v.Index(1), word)
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if f := v.Type().Field(i); f.IsExported() && !slices.Contains(except, f.Name) {
@@ -29,10 +37,6 @@ func fill(v reflect.Value, word string, except ...string) {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		fill(v.Elem(), word)
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		fill(v.Index(0), word)
-		fill(v.Index(1), word)
 	case reflect.Map:
 		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
 		fill(key, word)
