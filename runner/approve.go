@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -332,7 +331,7 @@ func (w *waiter) move(ctx context.Context, s *Supervisor, from, to State, cause 
 	if to.Ended() {
 		w.result.Ended = time.Now()
 	}
-	text, err := json.Marshal(w.result)
+	text, err := s.hide(w.result)
 	if err != nil {
 		return err
 	}
