@@ -138,13 +138,18 @@ func (x *session) before(c *snapshot.Change) (open func(path string) (io.ReadClo
 	return func(path string) (io.ReadCloser, error) { return openRegular(root, path) }, func() { _ = root.Close() }, nil
 }
 
-// openRegular opens a regular file of the workspace, without waiting for the other end of a fifo.
+// openRegular opens a regular file of the workspace, following no link in its last element and without waiting for the other
+// end of a fifo.
 func openRegular(root *os.Root, path string) (*os.File, error) {
-	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	before, err := root.Lstat(path)
 	if err != nil {
 		return nil, err
 	}
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() || !os.SameFile(before, info) {
 		return nil, errors.Join(os.ErrNotExist, err, f.Close())
 	}
 	return f, nil
