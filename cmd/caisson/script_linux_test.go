@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +36,7 @@ func TestMain(m *testing.M) {
 func asUser() {
 	var err error
 	if dir := os.Getenv("OPENTUN"); dir != "" {
-		err = openTUN(dir)
+		err = testenv.OpenTUN(dir)
 	}
 	err = errors.Join(err, unix.Setgroups(nil), unix.Setgid(ordinary), unix.Setuid(ordinary))
 	path, err2 := exec.LookPath(os.Args[1])
@@ -49,15 +48,6 @@ func asUser() {
 	}
 	fmt.Fprintln(os.Stderr, "asuser:", err)
 	os.Exit(1)
-}
-
-// openTUN has this thread, and so what it executes, see another node of the device.
-func openTUN(dir string) error {
-	runtime.LockOSThread()
-	node := filepath.Join(dir, fmt.Sprintf("tun%d", os.Getpid()))
-	return errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-		unix.Mknod(node, unix.S_IFCHR|0o600, int(unix.Mkdev(10, 200))), os.Chmod(node, 0o666),
-		unix.Mount(node, "/dev/net/tun", "", unix.MS_BIND, ""))
 }
 
 // TestScripts runs testdata/script/*.txtar, each with a state directory of its own. Beside testscript's commands

@@ -77,7 +77,17 @@ func runAs(t *testing.T, uid uint32, args ...string) {
 	c.Dir = dir
 	c.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir)
 	c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-	out, err := c.CombinedOutput()
+	var out []byte
+	done := make(chan error)
+	go func() { // on a thread of its own, which ends with it
+		if err := testenv.OpenTUN(dir); err != nil {
+			t.Logf("the TUN device stays as it is: %v", err)
+		}
+		var err error
+		out, err = c.CombinedOutput()
+		done <- err
+	}()
+	err = <-done
 	t.Logf("as uid %d:\n%s", uid, out)
 	if err != nil {
 		t.Error(err)
