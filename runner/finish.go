@@ -21,6 +21,9 @@ func (t *task) fail(v Verdict, code, cause, remedy string) {
 func (t *task) finish(ctx context.Context, err error) error {
 	close(t.over)
 	cancelled := context.Cause(ctx)
+	if cancelled != nil && errors.Is(err, context.Canceled) {
+		err = cancelled // who is told by the context alone does not know why
+	}
 	ctx, cancel := detached(ctx)
 	defer cancel()
 	err = errors.Join(err, t.stop(ctx))

@@ -117,7 +117,7 @@ func TestRefusals(t *testing.T) {
 		"long name":            {func(r *runner.Request) { r.Feature = strings.Repeat("x", 64) }, runner.CodeInvalidName},
 		"label":                {func(r *runner.Request) { r.Labels = map[string]string{"a b": ""} }, runner.CodeInvalidName},
 		"label value":          {func(r *runner.Request) { r.Labels = map[string]string{"a": "b\nc"} }, runner.CodeInvalidName},
-		"promote":              {func(r *runner.Request) { r.Promote = "branch" }, runner.CodeUsage},
+		"promote":              {func(r *runner.Request) { r.Promote = "tag" }, runner.CodeUsage},
 		"patch without a file": {func(r *runner.Request) { r.Promote = runner.PromotePatch }, runner.CodeUsage},
 		"network":              {func(r *runner.Request) { r.Steps[0].Network = &egress.Policy{Mode: egress.ModeOpen} }, runner.CodeUnsupported},
 		"port": {func(r *runner.Request) {
