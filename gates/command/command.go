@@ -148,12 +148,13 @@ func hasUnknown(s string) bool { return strings.ContainsRune(s, unknown) }
 
 // show writes a value for people.
 func show(s string) string {
+	const most, room = 160, 157
 	s = strings.ReplaceAll(s, unknownText, "…")
-	if len(s) <= 160 {
+	if len(s) <= most {
 		return s
 	}
-	end := 157
-	for !utf8.RuneStart(s[end]) {
+	end := room
+	for end > room-utf8.UTFMax && !utf8.RuneStart(s[end]) { // what has no start is no UTF-8
 		end--
 	}
 	return s[:end] + "…"
