@@ -68,7 +68,7 @@ func (r *Report) textSteps(b *strings.Builder) {
 	}
 	for _, j := range r.Judged {
 		for _, f := range j.Findings {
-			fmt.Fprintf(b, "step %d: the gate command would refuse it at %d:%d: %s [%s]\n", j.Step, f.Line, f.Column, gates.Quote(f.Message), f.Rule)
+			fmt.Fprintf(b, "step %d: the gate command would refuse %s, at %d:%d: %s [%s]\n", j.Step, gates.Quote(f.Text), f.Line, f.Column, gates.Quote(f.Message), f.Rule)
 		}
 	}
 }
