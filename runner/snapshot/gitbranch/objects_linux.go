@@ -1,14 +1,17 @@
 package gitbranch
 
 import (
+	"bufio"
+	"bytes"
+	"compress/zlib"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/format/objfile"
 )
 
 // packFiles is an open pack.
@@ -48,20 +51,41 @@ func (r *repository) readLoose(h plumbing.Hash) (t plumbing.ObjectType, data []b
 		return t, nil, err
 	}
 	defer f.Close()
-	o, err := objfile.NewReader(f)
+	return decodeLoose(f)
+}
+
+// maxHeader is how long the header of an object can be, in bytes: a type, a blank, decimal digits, and a NUL.
+const maxHeader = 32
+
+// decodeLoose reads an object as it lies in a file of its own. go-git's reader believes its header: any length of a type, and
+// sizes below zero.
+func decodeLoose(from io.Reader) (t plumbing.ObjectType, data []byte, err error) {
+	z, err := zlib.NewReader(from)
 	if err != nil {
 		return t, nil, err
 	}
-	defer o.Close()
-	t, size, err := o.Header()
-	if err == nil && size > maxObject {
-		err = errLarge
-	}
-	if err != nil {
+	defer z.Close()
+	r := bufio.NewReader(z)
+	head, err := r.Peek(maxHeader)
+	if err != nil && !errors.Is(err, io.EOF) { // small objects end before
 		return t, nil, err
+	}
+	head, _, whole := bytes.Cut(head, []byte{0})
+	kind, digits, _ := strings.Cut(string(head), " ")
+	size, err := strconv.ParseUint(digits, 10, 63)
+	if err != nil || !whole {
+		return t, nil, errDamaged
+	}
+	if size > maxObject {
+		return t, nil, errLarge
+	}
+	if t, err = plumbing.ParseObjectType(kind); err != nil {
+		return t, nil, errDamaged
 	}
 	data = make([]byte, size)
-	_, err = io.ReadFull(o, data)
+	if _, err = r.Discard(len(head) + 1); err == nil {
+		_, err = io.ReadFull(r, data)
+	}
 	return t, data, err
 }
 

@@ -1,10 +1,13 @@
 package gitbranch
 
 import (
+	"bytes"
+	"compress/zlib"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -281,6 +284,36 @@ func TestDies(t *testing.T) {
 				t.Errorf("only %d steps", n)
 			}
 			return
+		}
+	}
+}
+
+// TestLooseObjects: an object whose header is no header is refused, without the memory that it asks for.
+func TestLooseObjects(t *testing.T) {
+	for name, content := range map[string][]byte{
+		"negative":   []byte("commit -1\x00"),
+		"huge":       []byte("commit 9223372036854775807\x00"),
+		"beyond":     []byte("commit 18446744073709551615\x00"),
+		"no blank":   bytes.Repeat([]byte("c"), 64<<20),
+		"no NUL":     append([]byte("commit "), bytes.Repeat([]byte("0"), 64<<20)...),
+		"another":    []byte("comet 1\x00x"),
+		"short":      []byte("commit 10\x00x"),
+		"empty":      {},
+		"other size": []byte("commit +1\x00x"),
+	} {
+		b := newBox(t, project(t))
+		b.write("edit", "x")
+		head := b.git("rev-parse", "HEAD")
+		path := b.ws + "/.git/objects/" + head[:2] + "/" + head[2:]
+		var packed bytes.Buffer
+		w := zlib.NewWriter(&packed)
+		_, err := w.Write(content)
+		must(t, errors.Join(err, w.Close(), os.Remove(path), os.WriteFile(path, packed.Bytes(), 0o444)))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		b.refused(b.options(), "the commit "+head+" of the repository cannot be read")
+		if runtime.ReadMemStats(&after); after.TotalAlloc-before.TotalAlloc > 16<<20 {
+			t.Errorf("%s: %d MiB allocated", name, (after.TotalAlloc-before.TotalAlloc)>>20)
 		}
 	}
 }
