@@ -113,33 +113,41 @@ func (r *repository) findPacked(h plumbing.Hash) (*packFiles, int64, error) {
 	return nil, 0, nil
 }
 
-// openPacks opens every pack, once.
+// openPacks opens every pack, once: the first that cannot be read is the answer from then on, because nobody knows what is in it.
 func (r *repository) openPacks() error {
-	if r.packs != nil {
-		return nil
+	if r.looked {
+		return r.unread
 	}
+	r.looked = true
 	names, err := r.names("objects/pack")
-	if err != nil {
-		return err
-	}
-	r.packs = []*packFiles{}
 	for _, n := range names {
 		name, ok := strings.CutSuffix(n, ".idx")
-		if !ok || !strings.HasPrefix(name, "pack-") {
+		if err != nil || !ok || !strings.HasPrefix(name, "pack-") {
 			continue
 		}
-		index, err := r.file("objects/pack/" + n)
-		if err != nil {
-			return err
-		}
-		p := &packFiles{index: index, path: "objects/pack/" + name + ".pack"}
-		if p.data, err = r.file(p.path); err != nil {
-			return errors.Join(err, index.Close())
-		}
-		r.packs = append(r.packs, p)
-		if p.pack, err = openIndex(index, p.data); err != nil {
-			return &Error{Reason: fmt.Sprintf(".git/objects/pack/%s cannot be read: %v", n, err), Remedy: "git repack -ad writes it anew"}
+		var p *packFiles
+		if p, err = r.openPack("objects/pack/" + name); err == nil {
+			r.packs = append(r.packs, p)
 		}
 	}
-	return nil
+	r.unread = err
+	return err
+}
+
+// openPack opens a pack and its index; name is without their endings.
+func (r *repository) openPack(name string) (*packFiles, error) {
+	index, err := r.file(name + ".idx")
+	if err != nil {
+		return nil, err
+	}
+	data, err := r.file(name + ".pack")
+	if err != nil {
+		return nil, errors.Join(err, index.Close())
+	}
+	p := &packFiles{index: index, data: data, path: name + ".pack"}
+	if p.pack, err = openIndex(index, data); err != nil {
+		_ = p.Close() // read only
+		return nil, &Error{Reason: fmt.Sprintf(".git/%s.idx cannot be read: %v", name, err), Remedy: "git repack -ad writes it anew"}
+	}
+	return p, nil
 }

@@ -318,6 +318,23 @@ func TestLooseObjects(t *testing.T) {
 	}
 }
 
+// TestOldIndex: what lies in a pack with an index that is not known is nobody's to guess, however often it is asked for.
+func TestOldIndex(t *testing.T) {
+	b := newBox(t, project(t))
+	head := plumbing.NewHash(b.git("rev-parse", "HEAD"))
+	b.git("-c", "pack.indexVersion=1", "repack", "-adq")
+	b.write("edit", "x")
+	b.refused(b.options(), "an index of another version than 2")
+	r, err := openRepository(b.ws)
+	must(t, err)
+	defer r.Close()
+	for range 3 {
+		if _, _, err := r.findPacked(head); err == nil || !strings.Contains(err.Error(), packName(t, b.ws)+" cannot be read: an index of another version than 2") {
+			t.Error(err)
+		}
+	}
+}
+
 // FuzzTree: what decodes is encoded the same, and nothing makes the decoder fail otherwise.
 func FuzzTree(f *testing.F) {
 	f.Add([]byte("100644 a\x00aaaaaaaaaaaaaaaaaaaa40000 b\x00aaaaaaaaaaaaaaaaaaaa"))

@@ -28,6 +28,8 @@ type repository struct {
 	shared uint32     // what core.sharedRepository adds to modes
 	reflog string     // core.logAllRefUpdates, in small letters
 	packs  []*packFiles
+	looked bool            // for packs
+	unread error           // why a pack could not be read
 	stage  string          // where new objects lie until all are durable, in objects/
 	fresh  []plumbing.Hash // what lies there, under its name in hexadecimal
 }
