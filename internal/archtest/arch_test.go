@@ -106,6 +106,7 @@ var ours = rules{
 		"gvisor.dev/gvisor":                {"isolation/egress", "isolation/egress/splice"},
 		"mvdan.cc/sh":                      {"gates/command"},
 		"github.com/go-git/go-git":         {"runner/snapshot/gitbranch"},
+		"github.com/go-git/gcfg":           {"runner/snapshot/gitbranch"},
 		"github.com/klauspost/compress":    {"images", "runner/snapshot/layertar"},
 		"github.com/spf13/viper":           {"profiles"},
 		"github.com/spf13/cobra":           {"cmd/caisson"},

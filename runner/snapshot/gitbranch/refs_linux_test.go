@@ -72,6 +72,22 @@ func TestFormats(t *testing.T) {
 	b.same(b.commit())
 }
 
+// TestWorktreeConfig: whatever git takes for true has the second file read, which can say that the worktree is elsewhere.
+func TestWorktreeConfig(t *testing.T) {
+	for _, line := range []string{"= true", "= yes", "= On", "= 1", "= 2", "= 1k", "= -1", "", "= 0", "= false", "=", "= no", "= off"} {
+		b := newBox(t, project(t))
+		b.write("edit", "x")
+		put(t, b.ws, ".git/config", "[core]\n\trepositoryformatversion = 1\n[Extensions]\n\tworktreeConfig "+line+"\n")
+		put(t, b.ws, ".git/config.worktree", "[core]\n\tworktree = "+b.new+"\n")
+		_, err := Write(t.Context(), b.source(), b.options())
+		// git judges.
+		elsewhere := b.git("rev-parse", "--show-toplevel") == b.new
+		if refused := err != nil && strings.Contains(err.Error(), "core.worktree"); refused != elsewhere || !refused && err != nil {
+			t.Errorf("%q: %v, for git it is elsewhere: %v", line, err, elsewhere)
+		}
+	}
+}
+
 // TestLinks: nothing in the repository is followed out of it.
 func TestLinks(t *testing.T) {
 	for _, path := range []string{"objects", "refs", "refs/heads", "HEAD", "logs", "config", "packed-refs"} {

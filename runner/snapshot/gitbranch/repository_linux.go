@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-git/gcfg"
 	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/format/config"
 	"golang.org/x/sys/unix"
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/beneath"
@@ -97,7 +97,7 @@ func (r *repository) check() error {
 	if err != nil {
 		return err
 	}
-	if strings.EqualFold(c["extensions.worktreeconfig"], "true") {
+	if truth(c["extensions.worktreeconfig"]) {
 		more, err := r.config("config.worktree")
 		if err != nil {
 			return err
@@ -146,12 +146,15 @@ func knownExtension(name, value string) bool {
 	return false
 }
 
+// truth reads a boolean as git does: numbers are, too, and may end in k, m or g.
 func truth(s string) bool {
-	switch strings.ToLower(s) {
-	case "true", "yes", "on", "1":
+	s = strings.ToLower(s)
+	switch s {
+	case "true", "yes", "on":
 		return true
 	}
-	return false
+	n, err := strconv.ParseInt(strings.TrimRight(s, "kmg"), 0, 64)
+	return err == nil && n != 0
 }
 
 // sharing reads core.sharedRepository: the bits that git adds to the modes of what it makes.
@@ -172,7 +175,7 @@ func sharing(s string) (uint32, error) {
 }
 
 // config reads a file of the repository's configuration, by section.key in small letters; of a key that is given several
-// times the last one counts. Nothing that it includes is read, as git does to find out what a repository is.
+// times the last one counts, and one without a value is true. Nothing that it includes is read, as git does to find out what a repository is.
 func (r *repository) config(name string) (map[string]string, error) {
 	all := map[string]string{}
 	data, err := r.text(name)
@@ -182,14 +185,18 @@ func (r *repository) config(name string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := config.New()
-	if err := config.NewDecoder(bytes.NewReader(data)).Decode(c); err != nil {
-		return nil, &Error{Reason: fmt.Sprintf(".git/%s cannot be read: %v", name, err), Remedy: "correct it, or promote as patch"}
-	}
-	for _, s := range c.Sections {
-		for _, o := range s.Options {
-			all[strings.ToLower(s.Name+"."+o.Key)] = o.Value
+	// go-git's own reader takes a key without a value for one with an empty value, which is false.
+	err = gcfg.ReadWithCallback(bytes.NewReader(data), func(section, sub, key, value string, bare bool) error {
+		if bare {
+			value = "true"
 		}
+		if sub == "" && key != "" {
+			all[strings.ToLower(section+"."+key)] = value
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, &Error{Reason: fmt.Sprintf(".git/%s cannot be read: %v", name, err), Remedy: "correct it, or promote as patch"}
 	}
 	return all, nil
 }
