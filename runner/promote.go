@@ -145,6 +145,9 @@ func (x *session) validate(ctx context.Context, p *profiles.Effective, state *ju
 
 // promote hands a sealed state over. Other live features of the workspace move first, or it is refused.
 func (x *session) promote(ctx context.Context, c *snapshot.Change, o PromoteOptions, at string) (report *snapshot.PromoteReport, err error) {
+	if at == snapshot.Current && x.live != nil {
+		return nil, refuse(CodeHeld, "caisson stop "+x.feature.Name, "what runs in %s could change it while it is promoted", x.feature.Name)
+	}
 	options := snapshot.PromoteOptions{Kind: snapshot.PromoteKind(o.Kind), PatchFile: o.PatchFile,
 		Moving: func(ctx context.Context, generation int) error { return x.moveOthers(ctx, generation, o.Stop) }}
 	do := func(ctx context.Context) (bool, error) {

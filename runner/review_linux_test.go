@@ -3,8 +3,12 @@ package runner_test
 import (
 	"bytes"
 	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -274,5 +278,37 @@ func TestTwoPromotes(t *testing.T) {
 		if err := b.Stop(t.Context(), []string{name}, runner.StopOptions{}); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// What is not sealed, and can still be written to, is neither judged nor promoted.
+func TestNotSealed(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	detach(t, b, "f")
+	long := `cd /tmp; n=$(printf %0200d 0); p=$n; for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do p=$p/$n; done
+cd; mkdir -p a; for i in 1 2 3 4 5 6; do mkdir -p b/$p && mv a b/$p/a && mv b a; done`
+	patch := filepath.Join(t.TempDir(), "patch")
+	ended := holding(t, b, "f", long+"; echo up; exec sleep 60")
+	for name, policy := range map[string]*runner.CheckpointPolicy{"by itself": nil, "without checkpoints": {Off: true}} {
+		r := steps(b, "", "echo new > file")
+		r.Promote, r.PatchFile, r.Checkpoints = runner.PromotePatch, patch, policy
+		res, err := b.Exec(t.Context(), "f", r)
+		if err != nil || res.Verdict != runner.VerdictRefused || res.State != runner.StateRejected || res.Code != runner.CodeHeld || res.Remedy == "" ||
+			len(res.Gates) > 0 || res.Promoted != nil || res.Checkpoint != "" {
+			t.Errorf("%s: %+v %v", name, res, err)
+		}
+		if _, err := os.Lstat(patch); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: promoted all the same: %v", name, err)
+		}
+	}
+	if err := b.Kill(t.Context(), "f", syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	r := steps(b, "", "echo new > file") // nobody holds it any more
+	r.Promote, r.Checkpoints = runner.PromoteApply, &runner.CheckpointPolicy{Off: true}
+	res, err := b.Exec(t.Context(), "f", r)
+	if err != nil || res.Verdict != runner.VerdictOK || res.Checkpoint == "" || len(res.Gates) == 0 || b.read(t, "file") != "new\n" {
+		t.Fatalf("%+v %v", res, err)
 	}
 }

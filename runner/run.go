@@ -128,10 +128,12 @@ type task struct {
 	rules []*egress.Rule // of the steps
 	hide  []func()       // ends what shows ports for this task alone
 
-	slot   *slots.Slot
-	change *snapshot.Change
-	at     string // the state that is judged: a checkpoint or snapshot.Current
-	began  string // the checkpoint before its first step; "": not known
+	slot     *slots.Slot
+	change   *snapshot.Change
+	at       string // the state that is judged: a checkpoint or snapshot.Current
+	unsealed error  // why the last state that was to be a checkpoint is none; under changing
+	unjudged bool   // the state is not sealed, and others may write to it
+	began    string // the checkpoint before its first step; "": not known
 
 	rooting errgroup.Group // of the root file system
 
@@ -317,6 +319,10 @@ func (t *task) seal(ctx context.Context) error {
 
 // validate runs the gates. What becomes of a change that they refuse, the profile says.
 func (t *task) validate(ctx context.Context) error {
+	if t.unjudged {
+		t.plan(StateValidating, "no gate is asked: the state is not sealed, and may still change", nil)
+		return nil
+	}
 	if len(t.change.Entries) == 0 {
 		t.plan(StateValidating, "nothing changed", nil)
 		return nil

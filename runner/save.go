@@ -125,11 +125,15 @@ func (t *task) save(ctx context.Context, reason string, step int) error {
 	if t.saving().Off {
 		return nil
 	}
+	return t.sealStep(ctx, reason, step)
+}
+
+func (t *task) sealStep(ctx context.Context, reason string, step int) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
 	c := &Checkpoint{TaskID: t.res.TaskID, Step: step, Reason: reason}
-	if err := t.session.seal(context.WithoutCancel(ctx), c); err != nil {
-		return t.unsaved(ctx, c, err)
+	if t.unsealed = t.session.seal(context.WithoutCancel(ctx), c); t.unsealed != nil {
+		return t.unsaved(ctx, c, t.unsealed)
 	}
 	if t.saved != nil {
 		if err := t.record(context.WithoutCancel(ctx)); err != nil {
@@ -166,19 +170,46 @@ func (t *task) saving() CheckpointPolicy {
 	return checkpointsOf(t.req.Profile)
 }
 
-// saveLast seals the state in which a task's steps left the feature. Where it goes with the task, or nothing is to be kept
-// by itself, it is judged as it lies.
+// saveLast seals the state in which a task's steps left the feature. Where nothing runs any more, and it goes with the task or
+// nothing is to be kept by itself, it is judged as it lies. Where others of the session may go on writing, only what is sealed
+// is judged: gates would look at one state, and another one would be promoted.
 func (t *task) saveLast(ctx context.Context) error {
 	t.at = snapshot.Current
 	if t.req.Remove && !t.stays() && t.req.Promote == PromoteNone {
 		return nil
 	}
 	before := len(t.res.Checkpoints)
-	if err := t.save(ctx, ReasonStep, max(t.stepNow(), t.first)); err != nil {
+	save, live := t.save, t.stays()
+	if live && t.req.Promote != PromoteNone {
+		save = t.sealStep
+	}
+	if err := save(ctx, ReasonStep, max(t.stepNow(), t.first)); err != nil {
 		return err
 	}
 	if len(t.res.Checkpoints) > before {
 		t.at = t.res.Checkpoints[before].ID
+	} else if live && t.req.Profile.Gates.On() || live && t.req.Promote != PromoteNone {
+		return t.notSealed(ctx)
 	}
 	return nil
+}
+
+// notSealed leaves out what a task wants of a state that is not sealed while others may write to it: without checkpoints, nobody
+// looks at it; where it cannot be sealed, that is a refusal.
+func (t *task) notSealed(ctx context.Context) error {
+	t.unjudged = true
+	if t.res.Verdict != VerdictOK || t.unsealed == nil {
+		return nil
+	}
+	e, ok := errors.AsType[*Error](t.unsealed)
+	if !ok {
+		e = refuse(CodeHeld, "end what still runs in it: caisson stop "+t.feature.Name+"; then ask again: caisson gate run "+t.feature.Name,
+			"the state could not be sealed, and what still runs in %s could change it while it is judged", t.feature.Name)
+		e.Err = t.unsealed
+	}
+	t.fail(VerdictRefused, e.Code, e.Error(), e.Remedy)
+	if t.req.Promote == PromoteNone {
+		return nil
+	}
+	return t.s.noteRefusal(ctx, AuditRecord{FeatureID: t.feature.ID, TaskID: t.res.TaskID}, Refusal{What: RefusedPromote}, e)
 }
