@@ -230,6 +230,8 @@ func (q *requests) check(r *http.Request, first bool) error {
 		return refuse("the target %.80q is neither a path nor a URL of http", r.RequestURI)
 	case r.Header.Get("HTTP2-Settings") != "" || hasToken(r.Header.Values("Upgrade"), "h2c"):
 		return refuse("h2c asks for HTTP/2, whose names cannot be checked")
+	case r.Header.Get("Upgrade") != "" && q.proxy != nil:
+		return refuse("an upgrade through the host's proxy, which would not be seen any more")
 	case r.Header.Get("Upgrade") != "" && (!first || r.ContentLength != 0 || len(r.TransferEncoding) > 0):
 		return refuse("an upgrade comes first on its connection, and without a body")
 	}

@@ -51,6 +51,8 @@ func TestProxyAsked(t *testing.T) {
 		{"good.test:80", "GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n", "", ""},
 		{"good.test:80", "CONNECT evil.test:80 HTTP/1.1\r\nHost: evil.test:80\r\n\r\n", "", ""},
 		{"good.test:80", "SSH-2.0-x\r\n", "", ""},
+		// Whoever answers 101 through a proxy that goes on in HTTP would leave the rest to be requests of the proxy's.
+		{"good.test:80", "GET / HTTP/1.1\r\nHost: good.test\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", "", ""},
 		// What is asked for as an address has no name to ask for, and what is not HTTP for certain needs the connection.
 		{"a.wild.test:80", "", "CONNECT 93.184.216.34:80 93.184.216.34:80" + auth, ""},
 		{"good.test:8080", "", "CONNECT good.test:8080 good.test:8080" + auth, ""},

@@ -122,7 +122,11 @@ func asksAgain(r io.Reader) (again bool, read []byte, err error) {
 		if err != nil || b[0] != recordHandshake {
 			return false, read, err
 		}
-		b = make([]byte, min(int(binary.BigEndian.Uint16(b[3:])), at+len(random)-len(message)))
+		size := int(binary.BigEndian.Uint16(b[3:]))
+		if size == 0 { // which RFC 8446, 5.1 forbids, and which would never end
+			return false, read, refuse("no TLS: an empty record")
+		}
+		b = make([]byte, min(size, at+len(random)-len(message)))
 		n, err = io.ReadFull(r, b)
 		read, message = append(read, b[:n]...), append(message, b[:n]...)
 		if err != nil {

@@ -118,6 +118,14 @@ func retrying(t *testing.T) (address string, got func() string) {
 	}
 }
 
+// A server that says nothing without end is cut off.
+func TestEmptyRecords(t *testing.T) {
+	again, read, err := asksAgain(strings.NewReader(strings.Repeat("\x16\x03\x03\x00\x00", 1000)))
+	if again || err == nil || len(read) > 2*recordHead {
+		t.Errorf("%v, %d bytes, %v", again, len(read), err)
+	}
+}
+
 // TestHellosAtOnce: a second hello that does not wait for the question, behind whatever a server passes over.
 func TestHellosAtOnce(t *testing.T) {
 	w := newWorld(t, Policy{Mode: ModeAllow, Allow: []string{"good.test:443"}})
