@@ -5,36 +5,20 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
-
-	"github.com/caisson-dev/caisson/runner"
 )
 
-// longCommand is how long a command runs before its output, its network and its change may be worth more than one processor.
-const longCommand = 200 * time.Millisecond
+// shortTask is how long a task may take that is worth no more than one processor.
+const shortTask = 2 * time.Second
 
-// shareProcessors has the Go scheduler use one processor when others want them all: to hand the work of a short task from
-// thread to thread takes a quarter of its CPU time, and wins nothing then. A command that runs for a while ends that: see
-// processorSharing.progress.
-func shareProcessors() *processorSharing {
+// shareProcessors has the Go scheduler use one processor for the time of a short task when others want them all: to hand its
+// work from thread to thread takes a quarter of its CPU time, and wins nothing then.
+func shareProcessors() {
 	if os.Getenv("GOMAXPROCS") != "" || !allProcessorsBusy() { // who sets it has decided
-		return &processorSharing{end: func() {}}
+		return
 	}
 	runtime.GOMAXPROCS(1)
-	return &processorSharing{end: sync.OnceFunc(runtime.SetDefaultGOMAXPROCS)}
-}
-
-type processorSharing struct{ end func() }
-
-// progress ends the sharing when a command runs for a while, and passes on what it is told.
-func (s *processorSharing) progress(next func(runner.Progress)) func(runner.Progress) {
-	return func(p runner.Progress) {
-		if p.State == runner.StateRunning {
-			time.AfterFunc(longCommand, s.end)
-		}
-		next(p)
-	}
+	time.AfterFunc(shortTask, runtime.SetDefaultGOMAXPROCS)
 }
 
 // allProcessorsBusy reports whether more threads want to run than there are processors.

@@ -79,7 +79,7 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	if o.detach {
 		return runDetached(ctx, a, o)
 	}
-	sharing := shareProcessors()
+	shareProcessors()
 	// A task starts in milliseconds: what needs nothing of each other is done at the same time.
 	var request *runner.Request
 	signals := newTaskSignals()
@@ -109,7 +109,6 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	if err != nil {
 		return err
 	}
-	request.Progress = sharing.progress(request.Progress)
 	var result *runner.Result
 	err = a.withConsent(request, func() (err error) {
 		result, err = s.Run(ctx, *request)
