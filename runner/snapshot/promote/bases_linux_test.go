@@ -15,6 +15,7 @@ import (
 
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/journal"
 	"github.com/caisson-dev/caisson/runner/snapshot/internal/kernel"
+	"github.com/caisson-dev/caisson/runner/snapshot/internal/layer"
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
@@ -506,6 +507,19 @@ func TestCopied(t *testing.T) {
 	var st unix.Stat_t
 	must(t, unix.Lstat(b.ws+"/edit", &st))
 	manifest["edit"] = journal.See(&st)
+	// Whether layers can lie there is not known: without one, what others see would change under them.
+	before, real := listing(t, b.ws), mark
+	t.Cleanup(func() { mark = real })
+	for _, no := range []error{unix.ENOSPC, unix.EDQUOT, unix.EMFILE, unix.EIO} {
+		mark = func(*layer.Writer) error { return &os.PathError{Op: "mark", Path: "x", Err: no} }
+		if err := promote(); !errors.Is(err, no) {
+			t.Errorf("%v: %v", no, err)
+		}
+		if d := differences(before, listing(t, b.ws)); d != "" {
+			t.Fatalf("%v: changed:\n%s", no, d)
+		}
+	}
+	mark = real
 	must(t, promote())
 	for path, want := range map[string]string{"edit": "mine", "new": "new", "keep": "same\n"} {
 		if data, err := os.ReadFile(b.ws + "/" + path); err != nil || string(data) != want {
@@ -514,6 +528,25 @@ func TestCopied(t *testing.T) {
 	}
 	if exists(b.ws + "/gone") {
 		t.Error("gone is still there")
+	}
+}
+
+// TestCanKeep: only a file system that refuses marks cannot take layers.
+func TestCanKeep(t *testing.T) {
+	real := mark
+	t.Cleanup(func() { mark = real })
+	dir := t.TempDir()
+	for no, cannot := range map[error]bool{unix.EOPNOTSUPP: true, unix.EPERM: true, unix.EINVAL: true,
+		unix.ENOSPC: false, unix.EDQUOT: false, unix.EMFILE: false, unix.EIO: false, unix.EROFS: false} {
+		mark = func(*layer.Writer) error { return &os.PathError{Op: "mark", Path: "x", Err: no} }
+		if err := CanKeep(dir); !errors.Is(err, no) || errors.Is(err, ErrCannotKeep) != cannot {
+			t.Errorf("%v: %v", no, err)
+		}
+	}
+	left, err := os.ReadDir(dir)
+	must(t, err)
+	if len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -34,8 +35,14 @@ func (p *promotion) keep(ctx context.Context) error {
 	if err := b.drop(ctx, p.plan.Generation); err != nil {
 		return err
 	}
-	if p.t.Seen != nil && CanKeep(b.dir) != nil {
-		return p.writeTouched() // then nobody's layers lie here: they are copies, as this feature's
+	if p.t.Seen != nil {
+		err := CanKeep(b.dir)
+		if errors.Is(err, ErrCannotKeep) {
+			return p.writeTouched() // then nobody's layers lie here: they are copies, as this feature's
+		}
+		if err != nil {
+			return err
+		}
 	}
 	dir := b.path(p.plan.Generation)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -63,8 +70,12 @@ func (p *promotion) keep(ctx context.Context) error {
 	return errors.Join(err, root.Close())
 }
 
+// ErrCannotKeep is what CanKeep says of a file system that takes no layers.
+var ErrCannotKeep = errors.New("no layers can lie here")
+
 // CanKeep says why base layers cannot lie in dir, nil when they can: before kernel 6.7 an overlay takes none of the marks that a
-// layer needs, nor does a file system without extended attributes. It leaves nothing behind.
+// layer needs, nor does a file system without extended attributes. That is ErrCannotKeep; any other error, as that of a full
+// disk, says nothing about it. It leaves nothing behind.
 func CanKeep(dir string) error {
 	at, err := os.MkdirTemp(dir, "keep-probe-")
 	if err != nil {
@@ -77,7 +88,19 @@ func CanKeep(dir string) error {
 	}
 	root.Ours = true
 	defer root.Close()
-	w := layer.NewWriter(root, markOf())
+	if err := mark(layer.NewWriter(root, markOf())); err != nil {
+		for _, no := range []error{unix.EOPNOTSUPP, unix.EPERM, unix.EINVAL} {
+			if errors.Is(err, no) {
+				return fmt.Errorf("%w: %w", ErrCannotKeep, err)
+			}
+		}
+		return err
+	}
+	return nil
+}
+
+// mark makes what CanKeep tries. Tests replace it.
+var mark = func(w *layer.Writer) error {
 	defer w.Abandon()
 	if err := w.SetMark("", "opaque", "y"); err != nil {
 		return err
