@@ -35,19 +35,24 @@ func forms(value string) []form {
 			list = append(list, f)
 		}
 	}
-	for _, part := range parts(value) {
-		for _, text := range written(part) {
-			add(form{text: text})
+	for _, whole := range wholes(value) {
+		for _, part := range parts(whole) {
+			for _, text := range written(part) {
+				add(form{text: text})
+			}
+			for _, f := range base64Forms(part) {
+				add(f)
+			}
 		}
-		for _, f := range base64Forms(part) {
+		for _, f := range wrapped(whole) {
 			add(f)
 		}
 	}
 	return list
 }
 
-// parts are a value, and the lines of one that has several; what is long, in pieces.
-func parts(value string) (list []string) {
+// wholes are a value, and the lines of one that has several.
+func wholes(value string) []string {
 	whole := []string{value}
 	if trimmed := strings.TrimSpace(value); trimmed != value && len(trimmed) >= MinValue {
 		whole = append(whole, trimmed)
@@ -59,14 +64,16 @@ func parts(value string) (list []string) {
 			}
 		}
 	}
-	for _, s := range whole {
-		for len(s) > maxPiece {
-			list = append(list, s[:maxPiece])
-			s = s[min(maxPiece, len(s)-maxPiece):]
-		}
-		list = append(list, s)
+	return whole
+}
+
+// parts are s, or what is long in pieces.
+func parts(s string) (list []string) {
+	for len(s) > maxPiece {
+		list = append(list, s[:maxPiece])
+		s = s[min(maxPiece, len(s)-maxPiece):]
 	}
-	return list
+	return append(list, s)
 }
 
 // written is a text as it is, and escaped.
@@ -162,20 +169,61 @@ func lowerPercent(s string) string {
 // base64Forms are what s has of its own in the base64 of a text that it is part of, by where in it it begins.
 func base64Forms(s string) (list []form) {
 	for shift := range 3 {
-		first, used := 0, shift+len(s)
-		if shift > 0 {
-			first = shift + 1 // the character before has bits of both
+		list = append(list, base64At(shift, s)...)
+	}
+	return list
+}
+
+// base64At is base64Forms where s begins so many bytes after a multiple of three.
+func base64At(shift int, s string) (list []form) {
+	first, used := 0, shift+len(s)
+	if shift > 0 {
+		first = shift + 1 // the character before has bits of both
+	}
+	last := used / 3 * 4
+	if used%3 > 0 {
+		last += used % 3 // likewise the one after
+	}
+	for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		text := e.EncodeToString(append(make([]byte, shift), s...))
+		if first < last {
+			list = append(list, form{text: text[first:last], before: shift > 0, end: used%3 > 0})
 		}
-		last := used / 3 * 4
-		if used%3 > 0 {
-			last += used % 3 // likewise the one after
-		}
-		for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-			text := e.EncodeToString(append(make([]byte, shift), s...))
-			if first < last {
-				list = append(list, form{text: text[first:last], before: shift > 0, end: used%3 > 0})
+	}
+	return list
+}
+
+// How many bytes a line has where an encoder wraps what it writes.
+const (
+	mimeLine = 57 // 76 characters: base64, MIME
+	pemLine  = 48 // 64: openssl, PEM
+	hexLine  = 30 // 60: xxd -p
+)
+
+// wrapped are the lines of an encoder that reads s first. What is before s would move them.
+func wrapped(s string) (list []form) {
+	for _, n := range []int{mimeLine, pemLine} {
+		list = append(list, wrap(s, n, func(line string) []form { return base64At(0, line) })...)
+	}
+	return append(list, wrap(s, hexLine, func(line string) []form {
+		text := hex.EncodeToString([]byte(line))
+		return []form{{text: text}, {text: strings.ToUpper(text)}}
+	})...)
+}
+
+// wrap encodes s in lines of n bytes. The last one, which can be too short to be known, is known with the one before it, too.
+func wrap(s string, n int, encode func(string) []form) (list []form) {
+	var before []form
+	for len(s) > 0 && (len(s) > n || before != nil) {
+		line := encode(s[:min(n, len(s))])
+		s = s[min(n, len(s)):]
+		list = append(list, line...)
+		if s == "" {
+			for i, f := range line {
+				list = append(list, form{text: before[i].text + "\n" + f.text, end: f.end})
 			}
 		}
+		before = line
 	}
 	return list
 }

@@ -47,6 +47,35 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// TestWrapped: a long value goes also where its encoder begins a new line in the middle of it.
+func TestWrapped(t *testing.T) {
+	lines := func(text string, n int) string {
+		var b strings.Builder
+		for line := range slices.Chunk([]byte(text), n) {
+			b.Write(line)
+			b.WriteByte('\n')
+		}
+		return b.String()
+	}
+	for _, n := range []int{31, 48, 49, 57, 58, 59, 60, 61, 96, 97, 114, 115, 200, maxPiece + 100, 5000} {
+		value := strings.Repeat("s3cr3t-v4lue/of+many~different?parts;", n/30+1)[:n]
+		var r Redactor
+		r.Know(Value{"NAME", value})
+		for _, after := range []string{"", "\n"} { // printf %s, echo, of which K, o or Cg are left
+			text := base64.StdEncoding.EncodeToString([]byte(value + after))
+			digits := hex.EncodeToString([]byte(value))
+			for form, all := range map[string]string{
+				"base64": lines(text, 76), "openssl": lines(text, 64), "xxd -p": lines(digits, 60), "xxd -u -p": lines(strings.ToUpper(digits), 60),
+			} {
+				got := strings.ReplaceAll(r.Text("it is\n"+all), "[redacted:NAME]", "")
+				if got = strings.Trim(strings.TrimPrefix(got, "it is\n"), "KCgo=\n"); got != "" {
+					t.Errorf("%d bytes, %s: %q has %q", n, form, all, got)
+				}
+			}
+		}
+	}
+}
+
 // leaks says that six bytes in a row of what was hiding are left. Marks count for nothing.
 func leaks(got, text string) bool {
 	got = strings.ReplaceAll(got, "[redacted:NAME]", "\x00")
