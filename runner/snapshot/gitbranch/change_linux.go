@@ -21,6 +21,7 @@ import (
 // applier brings a change into a tree, and says what is not as one may expect.
 type applier struct {
 	Source
+	ctx   context.Context
 	repo  *repository
 	to    *editor
 	notes []tree.Note
@@ -28,7 +29,14 @@ type applier struct {
 	changed map[string]*tree.Entry // by path
 	rules   map[string]*rules      // of directories
 	ignored map[string]int         // what was left out, by the topmost ignored path
+
+	parsed map[patterns][]rule // what is in many directories is kept once
+	bytes  int                 // of all files of patterns that were read
+	count  int                 // of the rules in parsed
 }
+
+// patterns is a .gitignore or .gitattributes.
+type patterns struct{ name, text string }
 
 // rules are what a directory says of what is below it.
 type rules struct {
@@ -41,11 +49,11 @@ func (a *applier) note(path, format string, args ...any) {
 }
 
 // apply brings all of the change in.
-func (a *applier) apply(ctx context.Context) error {
+func (a *applier) apply() error {
 	own := 0
 	for i := range a.Change.Entries {
 		e := &a.Change.Entries[i]
-		if err := context.Cause(ctx); err != nil {
+		if err := context.Cause(a.ctx); err != nil {
 			return err
 		}
 		if e.Path == "." {
@@ -230,53 +238,41 @@ func (a *applier) untracked(e *tree.Entry) (top string, err error) {
 
 // ignores asks the directories above a path, the nearest first; in each the last line that matches decides.
 func (a *applier) ignores(path string, dir bool) (bool, error) {
-	found := false
-	err := a.above(path, func(r *rules, relative string) bool {
-		for _, x := range slices.Backward(r.ignore) {
-			if x.matches(relative, dir) {
-				found = !x.keep
-				return true
-			}
-		}
-		return false
-	})
-	return found, err
+	x, err := a.decides(path, dir, func(r *rules) []rule { return r.ignore })
+	return x != nil && !x.keep, err
 }
 
 // filter tells what .gitattributes would have run over a file.
-func (a *applier) filter(e *tree.Entry) (filter string, err error) {
+func (a *applier) filter(e *tree.Entry) (string, error) {
 	if e.Type != tree.File {
 		return "", nil
 	}
-	err = a.above(e.Path, func(r *rules, relative string) bool {
-		for _, x := range slices.Backward(r.attributes) {
-			if x.matches(relative, false) {
-				filter = x.filter
-				return true
-			}
-		}
-		return false
-	})
-	if strings.HasPrefix(filter, "-") || strings.HasPrefix(filter, "!") {
-		filter = ""
+	x, err := a.decides(e.Path, false, func(r *rules) []rule { return r.attributes })
+	if x == nil || strings.HasPrefix(x.filter, "-") || strings.HasPrefix(x.filter, "!") {
+		return "", err
 	}
-	return filter, err
+	return x.filter, err
 }
 
-// above calls do with the rules of each directory above a path, the nearest first, and the path relative to it, until it
-// answers true.
-func (a *applier) above(path string, do func(r *rules, relative string) bool) error {
+// decides returns the last rule that matches a path, of the nearest directory above it that has one; nil if none does.
+func (a *applier) decides(path string, dir bool, of func(*rules) []rule) (*rule, error) {
 	for at := path; at != ""; {
 		at, _ = beneath.Split(at)
 		r, err := a.rulesOf(at)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if do(r, strings.TrimPrefix(path[len(at):], "/")) {
-			return nil
+		all, relative := of(r), strings.TrimPrefix(path[len(at):], "/")
+		for i := range slices.Backward(all) {
+			if a.ctx.Err() != nil {
+				return nil, context.Cause(a.ctx)
+			}
+			if all[i].matches(relative, dir) {
+				return &all[i], nil
+			}
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // rulesOf reads what a directory says, as the change leaves it.
@@ -284,21 +280,40 @@ func (a *applier) rulesOf(dir string) (*rules, error) {
 	if r := a.rules[dir]; r != nil {
 		return r, nil
 	}
-	ignore, err := a.text(beneath.Join(dir, ".gitignore"))
-	if err != nil {
+	r := &rules{}
+	var err error
+	if r.ignore, err = a.parse(dir, ".gitignore", ignoreRules); err != nil {
 		return nil, err
 	}
-	attributes, err := a.text(beneath.Join(dir, ".gitattributes"))
-	if err != nil {
+	if r.attributes, err = a.parse(dir, ".gitattributes", attributeRules); err != nil {
 		return nil, err
 	}
-	r := &rules{ignore: ignoreRules(ignore), attributes: attributeRules(attributes)}
 	if dir != "" {
 		var st unix.Stat_t
 		r.repository = a.repo.work.Stat(dir+"/.git", &st) == nil
 	}
 	a.rules[dir] = r
 	return r, nil
+}
+
+// parse reads the rules in a directory's file of patterns.
+func (a *applier) parse(dir, name string, read func(text string) []rule) ([]rule, error) {
+	path := beneath.Join(dir, name)
+	text, err := a.text(path)
+	if err != nil || text == "" {
+		return nil, err
+	}
+	key := patterns{name, text}
+	all, known := a.parsed[key]
+	if !known {
+		all = read(text)
+		if a.count += len(all); a.count > maxRules {
+			return nil, &Error{Reason: fmt.Sprintf("with %s, .gitignore and .gitattributes have more than %d patterns", tree.Quote(path), maxRules),
+				Remedy: "make them fewer, or promote as patch"}
+		}
+		a.parsed[key] = all
+	}
+	return all, nil
 }
 
 // text reads a file of patterns from the state that is committed; "" if there is none.
@@ -318,9 +333,15 @@ func (a *applier) text(path string) (string, error) {
 		return "", err
 	}
 	var b bytes.Buffer
-	_, err = io.Copy(&b, io.LimitReader(f, maxRules+1))
-	if err == nil && b.Len() > maxRules {
-		err = &Error{Reason: fmt.Sprintf("%s has more than %d MiB", tree.Quote(path), maxRules>>20), Remedy: "make it smaller"}
+	_, err = io.Copy(&b, io.LimitReader(f, maxPatterns+1))
+	a.bytes += b.Len()
+	switch {
+	case err != nil:
+	case b.Len() > maxPatterns:
+		err = &Error{Reason: fmt.Sprintf("%s has more than %d MiB", tree.Quote(path), maxPatterns>>20), Remedy: "make it smaller"}
+	case a.bytes > maxAllPatterns:
+		err = &Error{Reason: fmt.Sprintf("with %s, .gitignore and .gitattributes have more than %d MiB", tree.Quote(path), maxAllPatterns>>20),
+			Remedy: "make them smaller, or promote as patch"}
 	}
 	return b.String(), errors.Join(err, f.Close())
 }

@@ -15,10 +15,11 @@ type rule struct {
 	filter   string // of a .gitattributes: what it sets
 }
 
-// maxRules is how much of a file of patterns is read, in bytes, and how long a pattern may be.
 const (
-	maxRules   = 1 << 20
-	maxPattern = 4096
+	maxPatterns    = 1 << 20  // bytes of a file of patterns
+	maxAllPatterns = 16 << 20 // of all that are read for a change
+	maxRules       = 20_000   // in all of them; where the same text is in several, once
+	maxPattern     = 4096     // bytes of a pattern
 )
 
 // ignoreRules reads a .gitignore as gitignore(5) has it.

@@ -99,12 +99,13 @@ func (r *repository) commit(ctx context.Context, s Source, o *Options, m *move) 
 		}
 	}
 	before := root.hash
-	a := &applier{Source: s, repo: r, changed: map[string]*tree.Entry{}, rules: map[string]*rules{}, ignored: map[string]int{},
-		to: &editor{root: root, read: func(h plumbing.Hash) ([]byte, error) { return r.read(h, plumbing.TreeObject) }}}
+	a := &applier{Source: s, ctx: ctx, repo: r, changed: map[string]*tree.Entry{}, rules: map[string]*rules{}, ignored: map[string]int{},
+		parsed: map[patterns][]rule{},
+		to:     &editor{root: root, read: func(h plumbing.Hash) ([]byte, error) { return r.read(h, plumbing.TreeObject) }}}
 	for i := range s.Change.Entries {
 		a.changed[s.Change.Entries[i].Path] = &s.Change.Entries[i]
 	}
-	if err := a.apply(ctx); err != nil {
+	if err := a.apply(); err != nil {
 		return nil, err
 	}
 	files, err := a.to.changed(before, root)

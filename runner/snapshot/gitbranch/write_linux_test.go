@@ -2,7 +2,10 @@ package gitbranch
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -180,6 +183,59 @@ x.log: 1 path is left out: ignored by .gitignore
 	if e := b.refused(o, "HEAD has all"); !e.Nothing || !strings.Contains(e.Remedy, "ignored") {
 		t.Errorf("%+v", e)
 	}
+}
+
+// TestManyPatterns: a task's patterns cost bounded memory and time, and what is too much is named.
+func TestManyPatterns(t *testing.T) {
+	b := newBox(t, project(t))
+	line := strings.Repeat("x", 100)
+	lines := func(n int) string { return strings.Repeat(line+"\n", n) }
+	for i := range 20 {
+		b.write(fmt.Sprintf("d%02d/.gitignore", i), lines(10_000)) // the same everywhere
+		b.write(fmt.Sprintf("d%02d/file", i), "x")
+	}
+	b.refused(b.options(), "d16/.gitignore, .gitignore and .gitattributes have more than 16 MiB")
+	b.begin()
+	for i := range 10 {
+		b.write(fmt.Sprintf("d%d/.gitignore", i), lines(10_000))
+		b.write(fmt.Sprintf("d%d/file", i), "x")
+	}
+	b.same(b.commit())
+	b.git("branch", "-q", "-D", "caisson/x")
+	b.begin()
+	for i, name := range []string{".gitignore", ".gitattributes", ".gitignore"} {
+		b.write(fmt.Sprintf("d%d/%s", i, name), strings.Repeat(line+" filter=x\n", 8_000+i))
+		b.write(fmt.Sprintf("d%d/file", i), "x")
+	}
+	b.refused(b.options(), "with d2/.gitignore, .gitignore and .gitattributes have more than 20000 patterns")
+}
+
+// TestCancelledMatching: a file may be looked up in many patterns; who cancels does not wait for them all.
+func TestCancelledMatching(t *testing.T) {
+	b := newBox(t, project(t))
+	b.write(".gitignore", strings.Repeat("*a*b*c\n", 10_000))
+	b.write("file", "x")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("enough")
+	s := b.source()
+	open := s.Old
+	s.Old = func(path string) (io.ReadCloser, error) {
+		if path == ".gitattributes" { // the last that is read before anything is matched
+			cancel(stop)
+		}
+		return open(path)
+	}
+	reads := s.Open
+	s.Open = func(path string) (io.ReadCloser, error) {
+		if path != ".gitignore" {
+			t.Errorf("%s is read after the end", path)
+		}
+		return reads(path)
+	}
+	if _, err := Write(ctx, s, b.options()); !errors.Is(err, stop) {
+		t.Errorf("%v", err)
+	}
+	b.clean()
 }
 
 // TestIgnoreRules compares with git, line by line.
