@@ -38,6 +38,25 @@ func FuzzRedact(f *testing.F) {
 	})
 }
 
+// FuzzCutOff: a text that ends in the middle of a known value does not end with its beginning.
+func FuzzCutOff(f *testing.F) {
+	f.Add([]byte("it is "), "hunter2x-hunter2y", uint8(9), uint8(3))
+	f.Fuzz(func(t *testing.T, text []byte, value string, cut, every uint8) {
+		if len(value) <= MinValue || strings.ContainsAny(value, "[]") || strings.Contains("redacted:VALUE", value[:MinValue]) {
+			t.Skip()
+		}
+		r := &Redactor{}
+		r.Know(Value{"VALUE", value})
+		cutOff := string(text) + value[:MinValue+int(cut)%(len(value)-MinValue)]
+		got := pieces(t, r, cutOff, 1+int(every))
+		for n := MinValue; n <= len(value); n++ {
+			if strings.HasSuffix(got, value[:n]) {
+				t.Fatalf("%q ends with %q: %q", cutOff, value[:n], got)
+			}
+		}
+	})
+}
+
 // FuzzFlush: what is flushed may be decided otherwise, but no known value comes out.
 func FuzzFlush(f *testing.F) {
 	f.Add([]byte("Password: hunter2x and token=abcdef0123"), "hunter2x", uint8(3))

@@ -126,6 +126,19 @@ func (m *matcher) step(at int32, c byte) int32 {
 	}
 }
 
+// begun is the form of which so much is there at a node that it tells something of the value; nil where there is none.
+func (m *matcher) begun(at int32) *node {
+	n := m.nodes[at]
+	if n.depth < MinValue || n.match == n.depth {
+		return nil
+	}
+	n.match = n.depth
+	for child := n.child; child != 0; child = m.nodes[child].child {
+		n.mark, n.before = m.nodes[child].mark, m.nodes[child].before
+	}
+	return &n
+}
+
 // bitmap is a set of four bytes in a row, by a hash: what it has may also be something else.
 type bitmap [1 << 10]uint64
 
@@ -215,9 +228,12 @@ func (v *values) flush() {
 	}
 }
 
-// close writes what is left.
+// close writes what is left. A value that was cut off there is hidden as if it were whole.
 func (v *values) close() {
 	if v.m != nil {
+		if n := v.m.begun(v.at); n != nil {
+			v.found(v.held, len(v.held), n)
+		}
 		v.emit(v.held, len(v.held))
 		v.at, v.hidden, v.shares = 0, -1, false
 	}

@@ -87,6 +87,24 @@ func leaks(got, text string) bool {
 	return false
 }
 
+// TestCutOff: a value of which only the beginning came is hidden from where it tells something.
+func TestCutOff(t *testing.T) {
+	const value = "s3cr3t-v4lue/with=more"
+	var r Redactor
+	r.Know(Value{"NAME", value})
+	for _, text := range []string{value, hex.EncodeToString([]byte(value)), url.QueryEscape(value), base64.RawStdEncoding.EncodeToString([]byte(value))} {
+		for n := range len(text) + 1 {
+			got, want := pieces(t, &r, "it is "+text[:n], 1+n%7), "it is [redacted:NAME]"
+			if n < MinValue {
+				want = "it is " + text[:n]
+			}
+			if got != want {
+				t.Errorf("%q: %q", text[:n], got)
+			}
+		}
+	}
+}
+
 // TestLines: of a value of several lines each goes that is long enough.
 func TestLines(t *testing.T) {
 	var r Redactor
@@ -102,7 +120,8 @@ func TestOverlap(t *testing.T) {
 	r.Know(Value{"A", "abcdef"}, Value{"B", "abcdefgh"}, Value{"C", "efghij"}, Value{"SHORT", "xyz"})
 	for text, want := range map[string]string{
 		"abcdef":             "[redacted:A]",
-		"abcdefg":            "[redacted:A]g",
+		"abcdefg.":           "[redacted:A]g.",
+		"abcdefg":            "[redacted:B]", // cut off
 		"abcdefgh":           "[redacted:B]",
 		"abcdefghij":         "[redacted:B]",
 		"abcdefabcdef":       "[redacted:A]",
