@@ -247,6 +247,7 @@ func TestFlush(t *testing.T) {
 	for _, step := range []struct{ text, want string }{
 		{"Password: ", "Password: "}, {"\n", "\n"}, {"$ ", "$ "}, {"s3cr3t", ""}, {"-v4", ""}, {"lue", "[redacted:KNOWN]"}, {" ", " "},
 		{"ghp_0123", ""}, {"456789012345678901234567890123456789", Mark}, {"more", ""}, {" x", " x"}, {" password=hun", " password=" + Mark}, {"ter2", ""}, {" y\n", " y\n"},
+		{"https://ghp0", "https://"}, {"123456789abcdef", ""}, {"@h/ ", Mark + "@h/ "}, {"at http://h/", "at http://h/"}, {" or http://h2", " or http://"}, {"\n", "h2\n"},
 		{"token: unex", "token: "}, {"pected EOF\n", "unexpected EOF\n"},
 	} {
 		b.Reset()

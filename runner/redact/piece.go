@@ -115,7 +115,7 @@ scan:
 	}
 	user := verdict{next: from, start: from}
 	if at < 0 {
-		user.waits = p.partial && end == len(b) && len(b) < maxURL && colon >= 0 && path < 0
+		user.waits = p.partial && end == len(b) && len(b) < maxURL && path < 0 // what is there may be a token, before an @
 		return user
 	}
 	who := b[:at]
