@@ -148,6 +148,10 @@ func TestTrim(t *testing.T) {
 	if r := check(list, wrong); r.Whole || r.Problems[0].Seq != wrong.Seq {
 		t.Errorf("another head of what went: %+v", r)
 	}
+	right := headOf(&log(10)[5])
+	if r := check(list, right, wrong); r.Whole || len(r.Problems) != 1 {
+		t.Errorf("another head beside the right one: %+v", r)
+	}
 	for name, c := range map[string]struct {
 		list  []Entry
 		first int64
@@ -193,8 +197,17 @@ func TestHeadsFile(t *testing.T) {
 		t.Error(err)
 	}
 	list := log(10)
+	if err := AppendHead(path, headOf(&list[0]), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Error("a file that was gone came back:", err)
+	}
+	if err := MakeHeads(path); err != nil {
+		t.Fatal(err)
+	}
+	if last, err := LastHead(path); err != nil || last != (Head{}) {
+		t.Error(last, err)
+	}
 	for i := range list {
-		if err := AppendHead(path, headOf(&list[i])); err != nil {
+		if err := AppendHead(path, headOf(&list[i]), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -209,7 +222,10 @@ func TestHeadsFile(t *testing.T) {
 		}
 		return got
 	}
-	want := []int64{list[7].Seq, list[8].Seq, list[9].Seq} // the newest of each of three tasks
+	var want []int64
+	for i := range list {
+		want = append(want, list[i].Seq)
+	}
 	if got := seqs(); !slices.Equal(got, want) {
 		t.Errorf("%d, want %d", got, want)
 	}
@@ -223,10 +239,13 @@ func TestHeadsFile(t *testing.T) {
 		if err := os.WriteFile(path, text[:cut], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if n < 60 && !slices.Equal(seqs(), []int64{list[6].Seq, list[7].Seq, list[8].Seq}) {
+		if n < 60 && !slices.Equal(seqs(), want[:9]) {
 			t.Fatalf("cut at %d: %d", cut, seqs())
 		}
-		if err := AppendHead(path, Head{Task: "new", Seq: 99}); err != nil {
+		if last, err := LastHead(path); err != nil || n < 60 && last.Seq != want[8] {
+			t.Fatalf("cut at %d: %v, %v", cut, last, err)
+		}
+		if err := AppendHead(path, Head{Task: "new", Seq: 99}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if got := seqs(); got[len(got)-1] != 99 {
@@ -235,12 +254,19 @@ func TestHeadsFile(t *testing.T) {
 	}
 }
 
-// TestHeadsBounded: the file does not grow for ever, and keeps the newest.
+// TestHeadsBounded: the file does not grow for ever, and keeps the newest, and what the log denies.
 func TestHeadsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "heads")
+	if err := MakeHeads(path); err != nil {
+		t.Fatal(err)
+	}
 	const n = 6000
 	for i := range n {
-		if err := AppendHead(path, Head{Task: fmt.Sprintf("%026d", i), Seq: int64(i + 1)}); err != nil {
+		h := Head{Seq: int64(i + 1)}
+		if i != 50 && i > 100 {
+			h.Task = fmt.Sprintf("%026d", i)
+		}
+		if err := AppendHead(path, h, func(h Head) bool { return h.Seq == 51 }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -249,7 +275,7 @@ func TestHeadsBounded(t *testing.T) {
 		t.Errorf("%v, %v", info, err)
 	}
 	heads, err := ReadHeads(path)
-	if err != nil || len(heads) < keepHeads || heads[len(heads)-1].Seq != n {
+	if err != nil || len(heads) < keepHeads || heads[0].Seq != 51 || heads[1].Seq < 1000 || heads[len(heads)-1].Seq != n {
 		t.Errorf("%d heads, %v", len(heads), err)
 	}
 }

@@ -39,6 +39,7 @@ type Checker struct {
 	heads  map[int64][]int // Seq → indexes in Heads that have not been met
 	holes  []hole
 	gaps   []announced
+	lost   []announced // which leave no hole, as the entry that tells of them has their numbers
 	report Report
 }
 
@@ -53,6 +54,7 @@ type hole struct {
 type announced struct {
 	Gap
 	kind string
+	by   int64 // the number of that entry, which stands for the gap itself where it has the gap's numbers among its own
 }
 
 // Add checks the next entry as it was stored. Entries come in the order of their Seq.
@@ -87,7 +89,13 @@ func (c *Checker) Add(e *Entry) {
 		c.problem(e.Seq, e.Task, "what it says of removed entries cannot be read: "+err.Error())
 	}
 	for _, g := range gaps {
-		c.gaps = append(c.gaps, announced{g, e.Kind})
+		if e.Kind == KindLost && g.First > e.Seq-e.Count && g.Last < e.Seq {
+			c.problem(g.First, "", fmt.Sprintf("entries %d to %d are gone: they were cut off the log's end, or lost with the power, before entry %d came", g.First, g.Last, e.Seq))
+			c.report.Events -= g.Last - g.First + 1
+			c.lost = append(c.lost, announced{g, e.Kind, e.Seq})
+			continue
+		}
+		c.gaps = append(c.gaps, announced{g, e.Kind, e.Seq})
 	}
 }
 
@@ -167,22 +175,32 @@ func (c *Checker) stillThere(g announced) {
 	c.problem(g.First, "", fmt.Sprintf("entries %d to %d were removed once, and something is there", g.First, g.Last))
 }
 
-// unmet says which heads the log does not have. Those of what was removed cannot be met any more.
+// unmet says which heads the log does not have. Those of what was removed cannot be met any more. Of those beyond the end the
+// newest of each task says enough.
 func (c *Checker) unmet() {
+	type whose struct{ from, task string }
+	beyond := map[whose]*Head{}
 	for seq, list := range c.heads {
-		removed := slices.ContainsFunc(c.gaps, func(g announced) bool {
-			return g.First <= seq && seq <= g.Last && (g.Last != seq || g.Hash == c.Heads[list[0]].Hash)
-		})
-		if removed {
-			continue
-		}
 		for _, i := range list {
 			h := &c.Heads[i]
-			what := "it is missing: " + h.From + " has its hash"
-			if seq > c.last.Seq {
-				what = fmt.Sprintf("it is gone, and %s has its hash: the log ends with entry %d; its tail was cut, or was lost with the power", h.From, c.last.Seq)
+			switch w := (whose{h.From, h.Task}); {
+			case c.removed(h):
+			case seq <= c.last.Seq:
+				c.problem(seq, h.Task, "it is missing: "+h.From+" has its hash")
+			case beyond[w] == nil || beyond[w].Seq < seq:
+				beyond[w] = h
 			}
-			c.problem(seq, h.Task, what)
 		}
 	}
+	for _, h := range beyond {
+		c.problem(h.Seq, h.Task, fmt.Sprintf("it is gone, and %s has its hash: the log ends with entry %d; its tail was cut, or was lost with the power", h.From, c.last.Seq))
+	}
+}
+
+// removed reports whether a head may be of what entries say was removed.
+func (c *Checker) removed(h *Head) bool {
+	of := func(g announced) bool {
+		return g.First <= h.Seq && h.Seq <= g.Last && (g.Last != h.Seq || g.Hash == h.Hash)
+	}
+	return slices.ContainsFunc(c.gaps, of) || slices.ContainsFunc(c.lost, of)
 }

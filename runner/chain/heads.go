@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,10 +22,13 @@ type Head struct {
 // String is SEQ:HASH.
 func (h Head) String() string { return fmt.Sprintf("%d:%s", h.Seq, h.Hash) }
 
+// maxSeq leaves room for numbers after any that is read: no log comes near it.
+const maxSeq = 1 << 62
+
 // ParseHead reads SEQ:HASH.
 func ParseHead(text string) (h Head, err error) {
 	seq, hash, ok := strings.Cut(text, ":")
-	if h.Seq, err = strconv.ParseInt(seq, 10, 64); err != nil || !ok || h.Seq < 1 {
+	if h.Seq, err = strconv.ParseInt(seq, 10, 64); err != nil || !ok || h.Seq < 1 || h.Seq > maxSeq {
 		return h, fmt.Errorf("%q is not NUMBER:HASH", text)
 	}
 	return h, h.Hash.UnmarshalText([]byte(hash))
@@ -31,14 +36,17 @@ func ParseHead(text string) (h Head, err error) {
 
 const (
 	maxHeads  = 256 << 10 // bytes of the file; then it is written anew
-	keepHeads = 1000      // tasks that it has then, the newest
+	keepHeads = 1000      // tasks that it has then, the newest, and of those that the log contradicts
+	tailHeads = 1 << 10   // bytes at its end, in which the last line is
 	noTask    = "-"
 )
 
-// AppendHead appends a head to the file at path, a line of TASK SEQ HASH, and makes the file (0600). Writers take turns. It
-// does not wait for the disk: a head that was lost vouches for nothing, and is no damage.
-func AppendHead(path string, h Head) (err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+// AppendHead appends a head to the file at path, a line of TASK SEQ HASH. Writers take turns. It does not wait for the disk: a
+// head that was lost vouches for nothing, and is no damage. A file that is gone is fs.ErrNotExist, and stays gone: that is
+// for a check to tell. When the file has become too long it is written anew with the newest heads of the newest tasks, and
+// with those of which denied says that the log has another entry in their place: they are evidence.
+func AppendHead(path string, h Head, denied func(Head) bool) (err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return err
 	}
@@ -60,7 +68,7 @@ func AppendHead(path string, h Head) (err error) {
 	if _, err = f.WriteString(line); err != nil || info.Size()+int64(len(line)) <= maxHeads {
 		return err
 	}
-	return compact(path)
+	return compact(path, denied)
 }
 
 func (h *Head) line() string {
@@ -80,22 +88,49 @@ func MakeHeads(path string) error {
 	return f.Close()
 }
 
-// ReadHeads reads the file at path: the newest head of each task, oldest first. Lines that were torn are passed over.
-// fs.ErrNotExist.
+// LastHead is the newest line of the file at path; the zero Head where it has none. It reads the file's end. fs.ErrNotExist.
+func LastHead(path string) (h Head, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return h, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	info, err := f.Stat()
+	if err != nil {
+		return h, err
+	}
+	tail := make([]byte, min(info.Size(), tailHeads))
+	n, err := f.ReadAt(tail, info.Size()-int64(len(tail)))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return h, err
+	}
+	list := parseHeads(tail[:n])
+	if len(list) == 0 && info.Size() > tailHeads { // much of it was torn
+		if list, err = ReadHeads(path); err != nil {
+			return h, err
+		}
+	}
+	if len(list) == 0 {
+		return h, nil
+	}
+	return list[len(list)-1], nil
+}
+
+// ReadHeads reads the file at path, oldest first. Lines that were torn are passed over. fs.ErrNotExist.
 func ReadHeads(path string) ([]Head, error) {
 	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
+	return parseHeads(text), err
+}
+
+func parseHeads(text []byte) (list []Head) {
 	lines := bytes.Split(text, []byte{'\n'})
 	lines = lines[:len(lines)-1] // what has no newline is not whole
-	var list []Head
 	for _, line := range lines {
 		if h, ok := parseLine(string(line)); ok {
 			list = append(list, h)
 		}
 	}
-	return newest(list), nil
+	return list
 }
 
 func parseLine(line string) (h Head, ok bool) {
@@ -110,30 +145,39 @@ func parseLine(line string) (h Head, ok bool) {
 	return h, err == nil
 }
 
-// newest keeps the last head of each task.
-func newest(list []Head) []Head {
-	at := map[string]int{}
-	for i, h := range list {
-		at[h.Task] = i
+// kept is what stays of a list: the last head of each of the newest tasks, and the oldest of those that the log denies.
+func kept(list []Head, denied func(Head) bool) []Head {
+	stays := make([]bool, len(list))
+	tasks := map[string]bool{}
+	for i, h := range slices.Backward(list) {
+		stays[i] = !tasks[h.Task] && len(tasks) < keepHeads
+		tasks[h.Task] = true
 	}
-	kept := list[:0:0]
+	evidence := 0
 	for i, h := range list {
-		if at[h.Task] == i {
-			kept = append(kept, h)
+		if evidence < keepHeads && denied(h) {
+			stays[i] = true
+			evidence++
 		}
 	}
-	return kept
+	var rest []Head
+	for i, h := range list {
+		if stays[i] {
+			rest = append(rest, h)
+		}
+	}
+	return rest
 }
 
-// compact writes the file anew, with the newest tasks' heads. It waits for the disk, which one append in a thousand does, so
-// that the old file is not lost for one that is empty after a power cut.
-func compact(path string) error {
+// compact writes the file anew. It waits for the disk, which one append in a thousand does, so that the old file is not lost
+// for one that is empty after a power cut.
+func compact(path string, denied func(Head) bool) error {
 	list, err := ReadHeads(path)
 	if err != nil {
 		return err
 	}
 	var text strings.Builder
-	for _, h := range list[max(0, len(list)-keepHeads):] {
+	for _, h := range kept(list, denied) {
 		text.WriteString(h.line())
 	}
 	tmp := path + ".new"

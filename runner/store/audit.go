@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,6 +30,7 @@ type transaction struct {
 	hide    *redact.Redactor
 	entries []chain.Entry
 	head    *chain.Head // the newest row, once it is known
+	heads   string      // path of the file that has those before it; "" for a store in memory
 
 	named *atomic.Pointer[source] // one that the store knows: Store.named
 	last  *source                 // it will know, too
@@ -89,11 +91,9 @@ func (tx *transaction) append(ctx context.Context) error {
 		return nil
 	}
 	if tx.head == nil {
-		head, err := newest(ctx, tx)
-		if err != nil {
+		if err := tx.goOn(ctx); err != nil {
 			return err
 		}
-		tx.head = &head
 	}
 	list := tx.entries
 	tx.entries = nil
@@ -117,6 +117,40 @@ func (tx *transaction) append(ctx context.Context) error {
 		list = list[n:]
 	}
 	return nil
+}
+
+// goOn finds where the log goes on: after its newest row. Where a head is known of one after that, the end of the log has gone;
+// the next entry says so, and has the numbers that went, which no other entry then gets.
+func (tx *transaction) goOn(ctx context.Context) error {
+	head, err := newest(ctx, tx)
+	if err != nil {
+		return err
+	}
+	tx.head = &head
+	if tx.heads == "" {
+		return nil
+	}
+	known, err := chain.LastHead(tx.heads)
+	if err != nil || known.Seq <= head.Seq {
+		return nil //nolint:nilerr // what cannot be read is for Verify to tell: work goes on
+	}
+	detail, err := text(chain.Gaps{Gaps: []chain.Gap{{First: head.Seq + 1, Last: known.Seq, Hash: known.Hash}}})
+	if err != nil {
+		return err
+	}
+	body, err := text(record{Cause: fmt.Sprintf("the log ended with entry %d, and had reached %d", head.Seq, known.Seq), Detail: detail})
+	lost := chain.Entry{Count: known.Seq - head.Seq + 1, At: time.Now(), Kind: chain.KindLost, Body: body}
+	tx.entries = slices.Insert(tx.entries, 0, lost)
+	return err
+}
+
+// denied reports whether the log has another entry in the place of a head.
+func (s *Store) denied(ctx context.Context) func(chain.Head) bool {
+	return func(h chain.Head) bool {
+		var hash []byte
+		err := s.db.QueryRowContext(ctx, "SELECT hash FROM log WHERE seq = ?", h.Seq).Scan(&hash)
+		return err == nil && !bytes.Equal(hash, h.Hash[:])
+	}
 }
 
 // source is whose entries are.

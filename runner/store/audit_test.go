@@ -122,7 +122,7 @@ func TestRewritten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if r, err := s.Verify(t.Context()); err != nil || r.Whole || r.Problems[0].Seq != 18 || r.Problems[0].Task != "t0" {
+	if r, err := s.Verify(t.Context()); err != nil || r.Whole || r.Problems[0].Seq != 13 || r.Problems[0].Task != "t0" {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if err := os.WriteFile(headsOf(path), nil, 0o600); err != nil {
@@ -161,6 +161,45 @@ func TestHeads(t *testing.T) {
 	}
 	if r, err := s.Verify(t.Context()); err != nil || r.Whole || len(r.Problems) != 1 {
 		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// TestCutEnd: an end that is gone shows for ever, whatever comes after it, and no number is given twice.
+func TestCutEnd(t *testing.T) {
+	for _, cut := range []string{"seq > 34", "seq > 36", "seq > 2", "1"} {
+		t.Run(cut, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "store.db")
+			s := lived(t, path)
+			for _, event := range []string{"rollback", "label"} { // of no task
+				if err := s.Note(t.Context(), runner.AuditRecord{FeatureID: "f0", Event: event}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := s.db.Exec(unguarded + "DELETE FROM log WHERE " + cut); err != nil {
+				t.Fatal(err)
+			}
+			var ends int64
+			if err := s.db.QueryRow("SELECT coalesce(max(seq), 0) FROM log").Scan(&ends); err != nil {
+				t.Fatal(err)
+			}
+			for _, task := range []string{"", "t1", "new"} {
+				if err := s.Note(t.Context(), runner.AuditRecord{FeatureID: "f1", TaskID: task, Event: "label"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.Close()
+			r, err := Verify(t.Context(), path)
+			want := fmt.Sprintf("entries %d to 38 are gone", ends+1)
+			if err != nil || r.Whole || len(r.Problems) != 1 || !strings.HasPrefix(r.Problems[0].What, want) || r.Head.Seq != 42 || r.Events != ends+4 {
+				t.Errorf("%+v, %v; want %q", r, err, want)
+			}
+			s = openFile(t, path)
+			defer s.Close()
+			events, err := s.Events(t.Context(), runner.EventOptions{Since: ends})
+			if err != nil || len(events) != 4 || events[0].Seq != 39 || events[0].Kind != chain.KindLost || events[3].Seq != 42 {
+				t.Errorf("%+v, %v", events, err)
+			}
+		})
 	}
 }
 

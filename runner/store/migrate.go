@@ -75,6 +75,7 @@ func machines(ctx context.Context, tx *transaction) error {
 
 // carryLog makes one log of the three tables that versions 1 to 5 had, which shared their numbers.
 func carryLog(ctx context.Context, tx *transaction) error {
+	tx.head = &chain.Head{} // the numbers are those of the old rows, whatever heads there are
 	for last, more := int64(0), true; more; {
 		list, err := oldEvents(ctx, tx, last)
 		if err != nil {

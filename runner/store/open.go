@@ -230,6 +230,9 @@ func (s *Store) tx(ctx context.Context, do func(*transaction) error) error {
 		return err
 	}
 	tx := &transaction{Tx: begun, hide: s.Redact, named: &s.named}
+	if s.path != "" {
+		tx.heads = headsOf(s.path)
+	}
 	if err = do(tx); err == nil {
 		err = tx.append(ctx)
 	}
@@ -243,7 +246,7 @@ func (s *Store) tx(ctx context.Context, do func(*transaction) error) error {
 		s.named.Store(tx.last)
 	}
 	if s.path != "" && tx.head != nil {
-		_ = chain.AppendHead(headsOf(s.path), *tx.head) // what was recorded is; a head that lags vouches for less
+		_ = chain.AppendHead(tx.heads, *tx.head, s.denied(ctx)) // what was recorded is; a head that lags vouches for less
 	}
 	return nil
 }
