@@ -92,17 +92,9 @@ func TestGateFigures(t *testing.T) {
 	}
 }
 
-// TestApprovalAcrossACrash: a supervisor that dies between the approval and the end of the promotion leaves a task that can be
-// resumed, and nothing half done.
-func TestApprovalAcrossACrash(t *testing.T) {
-	b := newNative(t, runner.Options{})
-	r := b.sh("printf 'a\\0b' > blob")
-	r.Feature, r.Promote, r.Profile = "f", runner.PromoteApply, gated(t, "gates: {size: {mode: block}, on_block: wait}\n")
-	res, _, _ := run(t, b, r)
-	if res.State != runner.StateAwaitingApproval || res.Code != runner.CodeApproval {
-		t.Fatalf("%s %s", res.State, res.Cause)
-	}
-	// What Approve does first, and no more.
+// approveAndDie does what Approve does first, and no more.
+func (b *bench) approveAndDie(t *testing.T, res *runner.Result) {
+	t.Helper()
 	c, err := b.CheckpointOf(t.Context(), "f@"+res.Checkpoint)
 	if err != nil {
 		t.Fatal(err)
@@ -116,6 +108,19 @@ func TestApprovalAcrossACrash(t *testing.T) {
 	if err := errors.Join(err, b.journal.Move(t.Context(), move)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestApprovalAcrossACrash: a supervisor that dies between the approval and the end of the promotion leaves a task that can be
+// resumed, and nothing half done.
+func TestApprovalAcrossACrash(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	r := b.sh("printf 'a\\0b' > blob")
+	r.Feature, r.Promote, r.Profile = "f", runner.PromoteApply, gated(t, "gates: {size: {mode: block}, on_block: wait}\n")
+	res, _, _ := run(t, b, r)
+	if res.State != runner.StateAwaitingApproval || res.Code != runner.CodeApproval {
+		t.Fatalf("%s %s", res.State, res.Cause)
+	}
+	b.approveAndDie(t, res)
 	other := b.second(t, runner.Options{})
 	info, err := other.Feature(t.Context(), "f")
 	if err != nil || info.State != runner.StateInterrupted {
@@ -129,5 +134,43 @@ func TestApprovalAcrossACrash(t *testing.T) {
 	}
 	if b.read(t, "blob") != "a\x00b" {
 		t.Error("it was not promoted")
+	}
+}
+
+// TestResumePromotesItsOwn: what is left of a task is to promote what it made. What others have made in the feature since is not
+// part of that, and where its own state is gone, nothing is promoted.
+func TestResumePromotesItsOwn(t *testing.T) {
+	for name, gone := range map[string]bool{"its checkpoint": false, "gone": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newNative(t, runner.Options{})
+			r := b.sh("printf 'a\\0b' > blob")
+			r.Feature, r.Promote, r.Profile = "f", runner.PromoteApply, gated(t, "gates: {size: {mode: block}, on_block: wait}\n")
+			res, _, _ := run(t, b, r)
+			if res.State != runner.StateAwaitingApproval {
+				t.Fatalf("%s %s", res.State, res.Cause)
+			}
+			b.approveAndDie(t, res)
+			other := b.second(t, runner.Options{})
+			later := steps(other, "f", "echo theirs > file; rm blob")
+			if res, err := other.Run(t.Context(), later); err != nil || res.Verdict != runner.VerdictOK {
+				t.Fatalf("%+v %v", res, err)
+			}
+			if gone {
+				err := other.DropCheckpoints(t.Context(), "f@"+res.Checkpoint)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = other.Resume(t.Context(), res.TaskID, runner.ResumeOptions{})
+				wantError(t, err, runner.CodeResume, runner.ExitRefused)
+			} else {
+				again, err := other.Resume(t.Context(), res.TaskID, runner.ResumeOptions{})
+				if err != nil || again.State != runner.StateSucceeded || b.read(t, "blob") != "a\x00b" {
+					t.Fatalf("%+v %v", again, err)
+				}
+			}
+			if b.read(t, "file") == "theirs\n" {
+				t.Error("what a later task made was promoted")
+			}
+		})
 	}
 }

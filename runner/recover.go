@@ -167,6 +167,9 @@ func (s *Supervisor) interrupt(ctx context.Context, f *FeatureRecord, id string)
 		Remedy:  fmt.Sprintf("caisson resume %s, or: caisson discard %s", t.ID, f.Name),
 		Created: t.Created, Ended: time.Now(), ProfileDigest: t.ProfileDigest,
 	}
+	if old := result(&t); old != nil && t.State == StatePromoting { // it had waited for a person
+		r.Checkpoint = old.Checkpoint
+	}
 	m := Move{TaskID: t.ID, From: t.State, To: StateInterrupted, Cause: r.Cause}
 	for _, st := range t.Steps {
 		if st.State == StepRunning {

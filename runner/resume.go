@@ -210,13 +210,40 @@ func (t *task) alone() error {
 
 // chooseState decides what the task goes back to before it goes on; "" is nowhere.
 func (t *task) chooseState(ctx context.Context) (err error) {
-	if t.skipped || t.first == len(t.resumed.Steps) {
-		return nil // the state is as the last step left it
+	done, promotes := t.first == len(t.resumed.Steps), t.req.Promote != PromoteNone
+	if !t.skipped && (promotes || !done) { // else the state is as the last step left it
+		if t.back, err = t.stateBefore(ctx); err != nil || t.back != "" {
+			return err
+		}
+		if err := t.onWhatIsThere(); err != nil {
+			return err
+		}
 	}
-	if t.back, err = t.stateBefore(ctx); err == nil && t.back == "" {
-		err = t.onWhatIsThere()
+	if !promotes {
+		return nil
 	}
-	return err
+	return t.onItsOwn(ctx)
+}
+
+// onItsOwn refuses to go on with what is there when it may hold more than the task made: it would be promoted with it, under
+// the task's profile and its word for protected paths.
+func (t *task) onItsOwn(ctx context.Context) error {
+	id, old := t.resumed.ID, result(t.resumed)
+	cause := "other tasks have run in the feature since"
+	switch {
+	case !t.skipped && t.first == len(t.resumed.Steps) && old != nil && old.Checkpoint != "":
+		cause = "its last checkpoint is gone"
+	default:
+		list, err := t.s.opt.Journal.Tasks(ctx, t.feature.ID)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 || list[len(list)-1].ID == id {
+			return nil
+		}
+	}
+	return refuse(CodeResume, "look at `caisson diff "+t.feature.Name+"`, and promote what there is by itself: caisson promote "+t.feature.Name,
+		"the task %s promotes what it made, and nobody knows any more what that is: %s", id, cause)
 }
 
 // rewind puts the layers of a resumed task back to where its first step begins; what is there is sealed first. The
@@ -236,17 +263,25 @@ func (t *task) rewind(ctx context.Context) error {
 	return t.session.rewound(ctx, snapshot.ResetOptions{To: t.back}, RollbackOptions{}, &RollbackResult{})
 }
 
-// stateBefore is the checkpoint on which the step to go on at begins: that of the step before, or the task's first; "" when
-// there is none that can be used.
+// stateBefore is the checkpoint on which the step to go on at begins: that of the step before, or the task's first; where no step
+// is left, the task's last. "" when there is none that can be used.
 func (t *task) stateBefore(ctx context.Context) (string, error) {
 	rows, err := t.s.opt.Journal.Checkpoints(ctx, t.feature.ID)
 	if err != nil {
 		return "", err
 	}
-	for i := range rows {
+	last := t.first == len(t.resumed.Steps) // which is recorded apart from its step's end
+	for i := range slices.Backward(rows) {
 		r := &rows[i]
 		if r.Lost || r.Damaged != "" {
 			continue
+		}
+		mine := r.TaskID == t.resumed.ID
+		switch {
+		case last && mine && r.Step == t.first && (r.Reason == ReasonStep || r.Reason == ReasonStart):
+			return r.ID, nil
+		case last && mine && r.Reason == ReasonStart: // it began there, and has not come to sealing what it made
+			return "", nil
 		}
 		if t.first > 0 && r.ID == t.resumed.Steps[t.first-1].Checkpoint || t.first == 0 && r.TaskID == t.resumed.ID && r.Reason == ReasonStart {
 			return r.ID, nil
