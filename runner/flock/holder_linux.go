@@ -36,13 +36,18 @@ func Holders() Table {
 }
 
 // Alive reports whether a living process held a lock on path.
-func (t Table) Alive(path string) bool {
+func (t Table) Alive(path string) bool { return t.living(path, 0) }
+
+// Others reports whether a living process other than this one held a lock on path.
+func (t Table) Others(path string) bool { return t.living(path, os.Getpid()) }
+
+func (t Table) living(path string, except int) bool {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {
 		return false
 	}
 	for _, pid := range t[fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)] {
-		if pid <= 0 || alive(pid) {
+		if pid <= 0 || pid != except && alive(pid) {
 			return true
 		}
 	}

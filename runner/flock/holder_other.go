@@ -11,5 +11,8 @@ func Holders() Table { return nil }
 // Alive is false here.
 func (Table) Alive(string) bool { return false }
 
+// Others is false here.
+func (Table) Others(string) bool { return false }
+
 // abandoned reports whether no living process holds a lock on path: nobody knows here.
 func abandoned(string) bool { return false }

@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,13 +17,18 @@ import (
 	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/chain"
+	"github.com/caisson-dev/caisson/runner/flock"
 )
 
-// version is the newest schema; migration n leads from version n-1 to n.
-const version = 7
+// version is the newest schema; migration n leads from version n-1 to n. versionLog made one log of three tables, which who
+// knew them cannot go on writing.
+const (
+	version    = 7
+	versionLog = 6
+)
 
 // carried is what SQL cannot do of a migration; it comes after the statements of its file.
-var carried = map[int]func(context.Context, *transaction) error{6: carryLog}
+var carried = map[int]func(context.Context, *transaction) error{versionLog: carryLog}
 
 type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -55,6 +63,26 @@ func (s *Store) migrate(ctx context.Context, have int, heads ...chain.Head) erro
 		}
 		return begun(ctx, tx, heads)
 	})
+}
+
+// unused refuses to take tables away from an older caisson that works in the state directory dir: what it does there could not
+// be recorded any more. Who lives holds the lock of a feature, or that of the background supervisor.
+func unused(dir string) error {
+	locks := []string{filepath.Join(dir, "daemon.lock")}
+	features := filepath.Join(dir, "features")
+	list, err := os.ReadDir(features)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, f := range list {
+		locks = append(locks, filepath.Join(features, f.Name(), "lock"))
+	}
+	if !slices.ContainsFunc(locks, flock.Holders().Others) {
+		return nil
+	}
+	return &runner.Error{Code: runner.CodeBusy, Exit: runner.ExitRefused,
+		Cause:  "an older caisson still works with " + dir + ", whose store has to be made one of this version first",
+		Remedy: "wait until it is done, or end it with the old version: `caisson stop --all`; then try again"}
 }
 
 func machines(ctx context.Context, tx *transaction) error {

@@ -3,13 +3,17 @@ package store
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/flock"
 )
 
 // fixture is a store that caisson of version 1 wrote in a real run: three features, one of them with its supervisor killed.
@@ -113,6 +117,52 @@ func TestMigrateForks(t *testing.T) {
 			t.Errorf("%s: %s, %v", id, got, err)
 		}
 	}
+}
+
+// TestMigrateUnderOld: a store is not taken from under an older caisson that works with it.
+func TestMigrateUnderOld(t *testing.T) {
+	path := fixture(t)
+	for _, name := range []string{"features/f1/lock", "daemon.lock"} {
+		lock := filepath.Join(filepath.Dir(path), name)
+		if err := os.MkdirAll(filepath.Dir(lock), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		old := exec.Command("flock", lock, "sh", "-c", "echo held; read end")
+		end, _ := old.StdinPipe()
+		out, err := old.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := old.Start(); err != nil {
+			t.Skip(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, len("held\n"))); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // what was refused has changed nothing
+			if s, err := Open(t.Context(), path); runner.CodeOf(err) != runner.CodeBusy || !strings.Contains(err.Error(), "older caisson") {
+				t.Errorf("%s: %v, %v", name, s, err)
+			}
+		}
+		if err := errors.Join(end.Close(), ended(old)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	own, err := flock.Try(filepath.Join(filepath.Dir(path), "daemon.lock"), flock.Exclusive) // ours is no older one's
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer own.Release()
+	openFile(t, path).Close()
+}
+
+// ended waits for a command whose read finds an end, which sh calls a failure.
+func ended(c *exec.Cmd) error {
+	err := c.Wait()
+	if _, ok := errors.AsType[*exec.ExitError](err); ok {
+		return nil
+	}
+	return err
 }
 
 // What is new works in a migrated store: the moves of a resume, numbers after the old ones.

@@ -207,8 +207,14 @@ func (s *Store) check(ctx context.Context, path string) error {
 	if have, err = userVersion(ctx, s.db); err != nil {
 		return err
 	}
-	if err := chain.MakeHeads(headsOf(path)); err != nil {
-		return err
+	if have < versionLog {
+		err = unused(filepath.Dir(path))
+		if err == nil {
+			err = chain.MakeHeads(headsOf(path))
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return s.migrate(ctx, have)
 }
