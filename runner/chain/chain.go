@@ -24,7 +24,7 @@ import (
 // Kinds of entries that speak of others. Their Body is JSON whose detail is a Gaps.
 const (
 	KindTrim = "trim" // some were removed, as there were too many
-	KindLost = "lost" // the log before this one was lost, and this is the first of a new one
+	KindLost = "lost" // the end of the log was lost, or all of it; with no gaps: the heads, and nobody knows
 )
 
 // Hash is a SHA-256.

@@ -88,6 +88,9 @@ func (c *Checker) Add(e *Entry) {
 	if err != nil {
 		c.problem(e.Seq, e.Task, "what it says of removed entries cannot be read: "+err.Error())
 	}
+	if e.Kind == KindLost && err == nil && len(gaps) == 0 {
+		c.problem(e.Seq, "", "the file with the log's heads was gone when this was written: whether others came after the entry before cannot be told")
+	}
 	for _, g := range gaps {
 		if e.Kind == KindLost && g.First > e.Seq-e.Count && g.Last < e.Seq {
 			c.problem(g.First, "", fmt.Sprintf("entries %d to %d are gone: they were cut off the log's end, or lost with the power, before entry %d came", g.First, g.Last, e.Seq))

@@ -319,6 +319,15 @@ func (s *Store) Verify(ctx context.Context, kept ...chain.Head) (*chain.Report, 
 	return c.Finish(), nil
 }
 
+// headless reports whether the file of the log's heads is gone.
+func (s *Store) headless() bool {
+	if s.path == "" {
+		return false
+	}
+	_, err := os.Lstat(headsOf(s.path))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // readHeads are the heads beside the store at path. fs.ErrNotExist.
 func readHeads(path string) ([]chain.Head, error) {
 	heads, err := chain.ReadHeads(headsOf(path))

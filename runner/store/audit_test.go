@@ -159,8 +159,29 @@ func TestHeads(t *testing.T) {
 	if err := os.Remove(headsOf(path)); err != nil {
 		t.Fatal(err)
 	}
-	if r, err := s.Verify(t.Context()); err != nil || r.Whole || len(r.Problems) != 1 {
-		t.Errorf("%+v, %v", r, err)
+	gone := func(words string) {
+		t.Helper()
+		if r, err := s.Verify(t.Context()); err != nil || r.Whole || len(r.Problems) != 1 || !strings.Contains(r.Problems[0].What, words) {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+	gone("heads is gone")
+	if err := s.Note(t.Context(), runner.AuditRecord{Event: "more"}); err != nil {
+		t.Fatal(err)
+	}
+	gone("heads is gone") // also when the work has gone on
+	if list, err := s.Repair(t.Context()); err != nil || len(list) != 1 || !strings.HasPrefix(list[0], headsFile) {
+		t.Error(list, err)
+	}
+	gone("heads was gone") // for ever
+	if list, err := s.Repair(t.Context()); err != nil || len(list) != 0 {
+		t.Error("again:", list, err)
+	}
+	if err := s.Note(t.Context(), runner.AuditRecord{Event: "more"}); err != nil {
+		t.Fatal(err)
+	}
+	if heads, err := readHeads(path); err != nil || len(heads) != 1 {
+		t.Error(heads, err)
 	}
 }
 

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/chain"
 )
 
 // rescue reads what is left of a row that does not fit its types: its columns as texts.
@@ -60,9 +62,12 @@ var faults = []struct {
 	{"'timing ' || seq", "timings", "typeof(at) <> 'integer' OR typeof(ns) <> 'integer'", "DELETE FROM timings"},
 }
 
-// Damage lists what cannot be read of the store, each with the name of what it belongs to.
+// Damage lists what cannot be read of the store, each with the name of what it belongs to, and what is gone from beside it.
 func (s *Store) Damage(ctx context.Context) ([]string, error) {
 	var list []string
+	if s.headless() {
+		list = append(list, headsFile+": the file with the log's heads is gone")
+	}
 	for _, f := range faults {
 		err := s.each(ctx, "SELECT "+f.what+" FROM "+f.table+" WHERE "+f.broken, nil, func(r scanner) error {
 			var what string
@@ -85,8 +90,8 @@ func (s *Store) Damage(ctx context.Context) ([]string, error) {
 	return list, failure(err)
 }
 
-// Repair makes the rows that Damage lists readable: what was in the broken part of them is lost. It says what it repaired.
-// Damage of the file itself it leaves alone.
+// Repair makes the rows that Damage lists readable: what was in the broken part of them is lost. It says what it repaired. Where
+// the log's heads are gone it begins to keep them anew, and has the log say for ever that they were gone. Damage of the file itself it leaves alone.
 func (s *Store) Repair(ctx context.Context) ([]string, error) {
 	before, err := s.Damage(ctx)
 	if err != nil || len(before) == 0 {
@@ -98,8 +103,14 @@ func (s *Store) Repair(ctx context.Context) ([]string, error) {
 				return fmt.Errorf("%s: %w", f.table, err)
 			}
 		}
-		return nil
+		if !s.headless() {
+			return nil
+		}
+		return note(ctx, tx, runner.AuditRecord{At: time.Now(), Event: chain.KindLost, Cause: "the file with the log's heads was gone, and is made anew"})
 	})
+	if err == nil && s.path != "" {
+		err = chain.MakeHeads(headsOf(s.path)) // not before the log says so
+	}
 	if err != nil {
 		return nil, failure(err)
 	}
