@@ -110,7 +110,7 @@ func (x *session) branch(ctx context.Context, full *snapshot.Change, o *PromoteO
 	s := gitbranch.Source{Change: c, Old: old, Open: func(path string) (io.ReadCloser, error) { return x.layers.OpenFile(at, path) }}
 	made, err := gitbranch.Write(ctx, s, gitbranch.Options{
 		Workspace: x.feature.Workspace, Branch: cmp.Or(o.Branch.Name, gitbranch.Prefix+x.feature.Name), Force: o.Branch.Force,
-		Author: author, When: time.Now(), Message: cmp.Or(o.Branch.Message, x.message(ctx, c, at)),
+		Again: o.again, Author: author, When: time.Now(), Message: cmp.Or(o.Branch.Message, x.message(ctx, c, at)),
 	})
 	if err != nil {
 		return nil, repositoryError(err)
@@ -172,7 +172,7 @@ func (x *session) message(ctx context.Context, c *snapshot.Change, at string) st
 	if record, err := x.s.opt.Journal.Checkpoint(ctx, x.feature.ID, at); err == nil && record.TaskID != "" {
 		fmt.Fprintf(&b, "Caisson-Task: %s\n", record.TaskID)
 	}
-	fmt.Fprintf(&b, "Caisson-Checkpoint: %s\n", at)
+	fmt.Fprintf(&b, "%s%s\n", gitbranch.CheckpointTrailer, at)
 	return b.String()
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -134,6 +135,35 @@ func TestApprovalAcrossACrash(t *testing.T) {
 	}
 	if b.read(t, "blob") != "a\x00b" {
 		t.Error("it was not promoted")
+	}
+}
+
+// TestBranchAcrossACrash: a supervisor that dies between the branch and the task's end leaves a task that, when it goes on, finds
+// its commit and is done.
+func TestBranchAcrossACrash(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"}} {
+		if out, err := exec.Command("git", append([]string{"-C", b.workspace}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v %s", args, err, out)
+		}
+	}
+	r := b.sh("printf 'a\\0b' > blob")
+	r.Feature, r.Promote, r.Profile = "f", runner.PromoteBranch, gated(t, "gates: {size: {mode: block}, on_block: wait}\n")
+	res, _, _ := run(t, b, r)
+	if res.State != runner.StateAwaitingApproval {
+		t.Fatalf("%s %s", res.State, res.Cause)
+	}
+	b.approveAndDie(t, res)
+	made, err := b.Promote(t.Context(), "f@"+res.Checkpoint, runner.PromoteOptions{Kind: runner.PromoteBranch}) // the commit of the same
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := b.second(t, runner.Options{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	res, err = other.Resume(ctx, res.TaskID, runner.ResumeOptions{})
+	if err != nil || res.State != runner.StateSucceeded || res.Promoted == nil || res.Promoted.Commit != made.Report.Commit {
+		t.Fatalf("%+v %v, made was %+v", res, err, made.Report)
 	}
 }
 

@@ -27,6 +27,8 @@ type PromoteOptions struct {
 	AllowProtected []string        // globs: the explicit word for protected paths
 	Stop           bool            // processes of other features that hold the workspace are stopped
 	Check          bool            // only the gates are asked; nothing is handed over
+
+	again bool // a task goes on that may have died while it handed its change over
 }
 
 // PromoteResult is what Promote did. Blocked by a gate, Report is nil and the error has CodeGate.

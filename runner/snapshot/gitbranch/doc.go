@@ -20,6 +20,9 @@ import (
 	"github.com/caisson-dev/caisson/runner/snapshot/tree"
 )
 
+// CheckpointTrailer begins the line of a message that names the sealed state. Who tries again seals anew, and has another name.
+const CheckpointTrailer = "Caisson-Checkpoint: "
+
 // Prefix is what the names of branches begin with unless they are chosen.
 const Prefix = "caisson/"
 
@@ -38,6 +41,7 @@ type Options struct {
 	Workspace string // absolute
 	Branch    string // below refs/heads
 	Force     bool   // the branch may exist: it becomes the new commit, and its reflog has the old one
+	Again     bool   // an earlier try may have died at any point: what it made of the same is taken for done, its lock is removed
 	Author    Person // the committer, too
 	When      time.Time
 	Message   string // UTF-8; ends with one newline in the commit

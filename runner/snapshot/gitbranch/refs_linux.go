@@ -175,6 +175,8 @@ type move struct {
 	branch   string
 	old, new plumbing.Hash
 	who, why string // for the reflog
+	text     string // of the new commit
+	again    bool   // an earlier try may have left its lock
 }
 
 // update moves a branch as git does: under its lock, if it still is where it was.
@@ -188,19 +190,55 @@ func (r *repository) update(m *move) error {
 		return err
 	}
 	defer unix.Close(dir)
-	lock := name + ".lock"
-	err = r.make(dir, lock, 0o666, []byte(m.new.String()+"\n"))
+	if err := r.lock(m, dir, name); err != nil {
+		return err
+	}
+	step("locked")
+	if err = r.commitRef(m, dir, name); err != nil {
+		return errors.Join(err, unix.Unlinkat(dir, name+lockSuffix, 0))
+	}
+	return unix.Fsync(dir)
+}
+
+// lockSuffix is git's.
+const lockSuffix = ".lock"
+
+// lock makes git's lock of a branch, with what the branch is to be. It comes whole or not at all, so that whoever finds it after
+// our death can tell whose it is.
+func (r *repository) lock(m *move, dir int, name string) error {
+	path := heads + m.branch + lockSuffix
+	stage, err := r.git.Open(r.stage, beneath.ReadDir)
+	if err != nil {
+		return r.git.Fail("open", r.stage, err)
+	}
+	defer unix.Close(stage)
+	const tmp = "lock"
+	if err := r.make(stage, tmp, 0o666, []byte(m.new.String()+"\n")); err != nil {
+		return r.git.Fail("lock", path, err)
+	}
+	place := func() error { return unix.Renameat2(stage, tmp, dir, name+lockSuffix, unix.RENAME_NOREPLACE) }
+	err = place()
+	if errors.Is(err, unix.EEXIST) && m.again && r.ours(path, m) {
+		err = errors.Join(unix.Unlinkat(dir, name+lockSuffix, 0), place())
+	}
 	if errors.Is(err, unix.EEXIST) {
-		return &Error{Reason: fmt.Sprintf(".git/%s/%s is there: git is at work on that branch, or died at it", path, lock),
+		return &Error{Reason: fmt.Sprintf(".git/%s is there: git is at work on that branch, or died at it", path),
 			Remedy: "wait, or remove the file when no git runs"}
 	}
 	if err != nil {
-		return r.git.Fail("lock", path+"/"+name, err)
+		return r.git.Fail("lock", path, err)
 	}
-	if err = r.commitRef(m, dir, name); err != nil {
-		return errors.Join(err, unix.Unlinkat(dir, lock, 0))
+	return nil
+}
+
+// ours reports whether a lock is that of an earlier try: it names a commit of the same. What cannot be read is another's.
+func (r *repository) ours(path string, m *move) bool {
+	text, err := r.line(path)
+	if err != nil || !plumbing.IsHash(text) {
+		return false
 	}
-	return unix.Fsync(dir)
+	same, err := r.same(plumbing.NewHash(text), m.text)
+	return same && err == nil
 }
 
 // commitRef makes the lock the reference.
@@ -222,7 +260,7 @@ func (r *repository) commitRef(m *move, dir int, name string) error {
 	if err := r.removeEmpty(dir, name); err != nil {
 		return err
 	}
-	if err := unix.Renameat(dir, name+".lock", dir, name); err != nil {
+	if err := unix.Renameat(dir, name+lockSuffix, dir, name); err != nil {
 		return r.git.Fail("rename", heads+m.branch, err)
 	}
 	return nil

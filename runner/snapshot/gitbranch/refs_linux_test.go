@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/go-git/go-git/v5/plumbing"
 
@@ -291,7 +292,9 @@ func TestDies(t *testing.T) {
 		if b.ok("rev-parse", "--verify", "-q", "refs/heads/caisson/x") {
 			b.git("branch", "-q", "-D", "caisson/x")
 		}
-		_, err := Write(t.Context(), b.source(), b.options())
+		o := b.options()
+		o.Again = true
+		_, err := Write(t.Context(), b.source(), o)
 		must(t, err)
 		b.git("prune", "--expire=now")
 		b.clean() // git takes what was left for garbage
@@ -347,6 +350,89 @@ func TestOldIndex(t *testing.T) {
 	for range 3 {
 		if _, _, err := r.findPacked(head); err == nil || !strings.Contains(err.Error(), packName(t, b.ws)+" cannot be read: an index of another version than 2") {
 			t.Error(err)
+		}
+	}
+}
+
+// dies ends a try at a step, as far as the repository is concerned.
+func (b *box) dies(at string, o Options) {
+	b.Helper()
+	type dead struct{}
+	defer func() { step = func(string) {} }()
+	defer func() {
+		if _, ok := recover().(dead); !ok {
+			b.Errorf("no step %s", at)
+		}
+	}()
+	step = func(name string) {
+		if name == at {
+			panic(dead{})
+		}
+	}
+	_, err := Write(b.Context(), b.source(), o)
+	must(b, err)
+}
+
+// TestAgain: who died after the branch or its lock was there finds it done, or does it, when it is to go on.
+func TestAgain(t *testing.T) {
+	for _, at := range []string{"locked", "updated"} {
+		for _, force := range []bool{false, true} {
+			b := newBox(t, project(t))
+			b.write("edit", "x")
+			o := b.options()
+			o.Message, o.Force = "what\n\nCaisson-Task: 1\nCaisson-Checkpoint: a\n", force
+			b.dies(at, o)
+			was, _ := os.ReadFile(b.ws + "/.git/refs/heads/caisson/x")
+			o.When = when.Add(time.Hour)
+			o.Message = strings.Replace(o.Message, ": a", ": b", 1)
+			if !force || at == "locked" {
+				b.refused(o, map[string]string{"locked": "git is at work", "updated": "the branch caisson/x exists"}[at])
+			}
+			o.Again = true
+			r, err := Write(t.Context(), b.source(), o)
+			must(t, err)
+			b.clean()
+			b.same(r)
+			if got := b.git("rev-parse", "caisson/x"); got != r.Commit || r.Parent != b.git("rev-parse", "main") || r.Files != 1 ||
+				at == "updated" && got != strings.TrimSpace(string(was)) {
+				t.Errorf("%s: %+v, the branch is at %s, was %s", at, r, got, was)
+			}
+		}
+	}
+}
+
+// TestAgainOthers: what is not exactly the same is another's, whatever it says.
+func TestAgainOthers(t *testing.T) {
+	message := "what\n\nCaisson-Task: 1\nCaisson-Checkpoint: a\n"
+	for name, change := range map[string]func(b *box, o *Options){
+		"task":    func(_ *box, o *Options) { o.Message = strings.Replace(message, "Task: 1", "Task: 2", 1) },
+		"tree":    func(b *box, _ *Options) { b.write("edit", "y") },
+		"parent":  func(b *box, _ *Options) { b.git("commit", "-q", "--allow-empty", "-m", "second") },
+		"author":  func(_ *box, o *Options) { o.Author.Name = "other" },
+		"message": func(_ *box, o *Options) { o.Message = "other" },
+	} {
+		for at, say := range map[string]string{"locked": "git is at work", "updated": "the branch caisson/x exists"} {
+			b := newBox(t, project(t))
+			b.write("edit", "x")
+			o := b.options()
+			o.Message = message
+			b.dies(at, o)
+			o.Again = true
+			change(b, &o)
+			if e := b.refused(o, say); e.Exists != (at == "updated") {
+				t.Errorf("%s, %s: %+v", name, at, e)
+			}
+		}
+	}
+	for _, text := range []string{"", "\n", "nonsense\n", strings.Repeat("1", 40) + "\n"} {
+		b := newBox(t, project(t))
+		b.write("edit", "x")
+		put(t, b.ws, ".git/refs/heads/caisson/x.lock", text)
+		o := b.options()
+		o.Again = true
+		b.refused(o, "git is at work")
+		if got, err := os.ReadFile(b.ws + "/.git/refs/heads/caisson/x.lock"); err != nil || string(got) != text {
+			t.Errorf("the lock is %q, was %q: %v", got, text, err)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -37,6 +38,19 @@ func Write(ctx context.Context, s Source, o Options) (report *Report, err error)
 	defer func() { err = errors.Join(err, r.dropStage()) }()
 	report, err = r.commit(ctx, s, &o, m)
 	if err != nil {
+		return nil, err
+	}
+	if o.Again {
+		done, err := r.same(m.old, m.text)
+		if err != nil {
+			return nil, err
+		}
+		if done {
+			report.Commit = m.old.String()
+			return report, nil
+		}
+	}
+	if err := m.mayReplace(&o); err != nil {
 		return nil, err
 	}
 	if err := r.publish(); err != nil {
@@ -78,12 +92,44 @@ func (r *repository) begin(o *Options) (*move, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !old.IsZero() && !o.Force {
-		return nil, &Error{Reason: fmt.Sprintf("the branch %s exists", o.Branch), Exists: true,
-			Remedy: "name another one with --branch, or replace it with --force (its reflog keeps the old commit)"}
-	}
 	subject, _, _ := strings.Cut(strings.TrimSpace(o.Message), "\n")
-	return &move{branch: o.Branch, old: old, who: stamp(o.Author, o.When), why: subject}, nil
+	m := &move{branch: o.Branch, old: old, who: stamp(o.Author, o.When), why: subject, again: o.Again}
+	if o.Again {
+		return m, nil // what is there may be what is to be
+	}
+	return m, m.mayReplace(o)
+}
+
+// mayReplace refuses a branch that exists, unless it is to be replaced.
+func (m *move) mayReplace(o *Options) error {
+	if m.old.IsZero() || o.Force {
+		return nil
+	}
+	return &Error{Reason: fmt.Sprintf("the branch %s exists", o.Branch), Exists: true,
+		Remedy: "name another one with --branch, or replace it with --force (its reflog keeps the old commit)"}
+}
+
+// same reports whether a commit, if there is one, is what a text says, made at another time.
+func (r *repository) same(commit plumbing.Hash, text string) (bool, error) {
+	if commit.IsZero() {
+		return false, nil
+	}
+	data, err := r.read(commit, plumbing.CommitObject)
+	return err == nil && essence(string(data)) == essence(text), err
+}
+
+// essence is the text of a commit without what is another one whenever the same is committed anew: the times, and the name of
+// the checkpoint, whose content is the tree's.
+func essence(text string) string {
+	head, message, _ := strings.Cut(text, "\n\n")
+	lines := strings.Split(head, "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, "author ") || strings.HasPrefix(line, "committer ") {
+			lines[i] = line[:strings.LastIndexByte(line, '>')+1]
+		}
+	}
+	body := slices.DeleteFunc(strings.Split(message, "\n"), func(line string) bool { return strings.HasPrefix(line, CheckpointTrailer) })
+	return strings.Join(lines, "\n") + "\n\n" + strings.Join(body, "\n")
 }
 
 // commit writes every object into the stage.
@@ -121,8 +167,8 @@ func (r *repository) commit(ctx context.Context, s Source, o *Options, m *move) 
 	if err := a.to.write(root, put); err != nil {
 		return nil, err
 	}
-	text := commitText(root.hash, parent, m.who, o.Message)
-	if m.new, err = r.put(plumbing.CommitObject, int64(len(text)), strings.NewReader(text)); err != nil {
+	m.text = commitText(root.hash, parent, m.who, o.Message)
+	if m.new, err = r.put(plumbing.CommitObject, int64(len(m.text)), strings.NewReader(m.text)); err != nil {
 		return nil, err
 	}
 	report := &Report{Branch: o.Branch, Commit: m.new.String(), Files: files, Notes: a.notes}
