@@ -73,7 +73,7 @@ func (s *Supervisor) resume(ctx context.Context, ref string, o *ResumeOptions) (
 		forget()
 		return nil, s.told(err)
 	}
-	t.untilEnd(forget)
+	t.learned(forget)
 	s.remember(t)
 	return t, nil
 }

@@ -53,7 +53,7 @@ func (s *Supervisor) begin(ctx context.Context, r *Request) (*task, error) {
 		defer forget()
 		return nil, s.refusedTask(ctx, r, s.told(t.abandon(err)))
 	}
-	t.untilEnd(forget)
+	t.learned(forget)
 	s.remember(t)
 	return t, nil
 }
@@ -71,6 +71,7 @@ func (t *task) life() (*Result, error) {
 	defer t.cancel(nil)
 	defer t.s.forget(t) // who asks now finds its end in the journal
 	defer close(t.ended)
+	defer t.unlearn()
 	unforward := t.forward()
 	var err error
 	for _, phase := range []func(context.Context) error{
@@ -108,6 +109,8 @@ type task struct {
 	lost   error
 	over   chan struct{} // closed when nothing more will be run
 	ended  chan struct{} // closed at the end, with answer and failure
+
+	unlearn func() // has its secrets forgotten, unless they stay with the session
 
 	answer  *Result
 	failure error

@@ -44,6 +44,14 @@ func (x *session) forgetAll() {
 	x.forgets = nil
 }
 
+// learned has what a task knows forgotten with it, and what the one knows that made the session with that: its sandbox may have it.
+func (t *task) learned(forget func()) {
+	if t.unlearn = forget; t.owner {
+		t.untilEnd(forget)
+		t.unlearn = func() {}
+	}
+}
+
 // told is an error whose words have no secret that is known now.
 func (s *Supervisor) told(err error) error {
 	if e, ok := errors.AsType[*Error](err); ok {
@@ -53,10 +61,18 @@ func (s *Supervisor) told(err error) error {
 }
 
 // learning is a header whose value is known, to be hidden, from when the gateway first reads it: who gets it may send it back.
+// Of one that changes the value before stays known, too.
 func (x *session) learning(secret *profiles.Secret, h egress.Header) egress.Header {
 	read := h.Value
 	var mu sync.Mutex
 	last := ""
+	forget, before := func() {}, func() {}
+	x.untilEnd(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		forget()
+		before()
+	})
 	h.Value = func() (string, error) {
 		value, err := read()
 		mu.Lock()
@@ -65,9 +81,10 @@ func (x *session) learning(secret *profiles.Secret, h egress.Header) egress.Head
 			return value, err
 		}
 		last = value
-		before, after, _ := strings.Cut(secret.Format, "%s")
-		bare := strings.TrimSuffix(strings.TrimPrefix(value, before), after)
-		x.untilEnd(x.s.opt.Redact.Know(redact.Value{Name: secret.Name, Text: bare}))
+		prefix, suffix, _ := strings.Cut(secret.Format, "%s")
+		bare := strings.TrimSuffix(strings.TrimPrefix(value, prefix), suffix)
+		before()
+		before, forget = forget, x.s.opt.Redact.Know(redact.Value{Name: secret.Name, Text: bare})
 		return value, nil
 	}
 	return h

@@ -40,6 +40,13 @@ func TestLearnedHeader(t *testing.T) {
 	if got := r.Text(base64.StdEncoding.EncodeToString([]byte("user:second-value"))); got == base64.StdEncoding.EncodeToString([]byte("user:second-value")) {
 		t.Error(got)
 	}
+	values = []string{"Bearer third-value"}
+	if _, err := h.Value(); err != nil {
+		t.Error(err)
+	}
+	if got := r.Text(text + ", third-value"); got != "it was first-value, then [redacted:API], [redacted:API]" || len(x.forgets) != 1 {
+		t.Error(got, len(x.forgets))
+	}
 	failure = errors.New("gone")
 	if _, err := h.Value(); !errors.Is(err, failure) {
 		t.Error(err)
