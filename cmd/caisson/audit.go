@@ -41,7 +41,7 @@ when the log is whole; else what is wrong is listed with the number of the entry
 network go when there are many, and the log itself says which: they are counted, and are no damage.
 
 Who can write the state directory can write all of it anew. The newest hash, which is printed last, shows that later if it was
-kept elsewhere: give it back with --head.`,
+kept elsewhere: give it back with --head. Then it is also said how many of the events up to there were trimmed since.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runAuditVerify(cmd.Context(), a, heads)
@@ -107,6 +107,9 @@ func (a *app) printVerified(r *chain.Report) {
 	}
 	fmt.Fprintf(a.stdout, "the log %s: %d entries of %d tasks, for %d events; %d more events were trimmed; %d heads were compared\n",
 		word, r.Entries, r.Tasks, r.Events, r.Trimmed, r.Heads)
+	for _, k := range r.Kept {
+		fmt.Fprintf(a.stdout, "of the events up to %d, %d were trimmed since\n", k.Seq, k.Trimmed)
+	}
 	if r.Head != nil {
 		fmt.Fprintln(a.stdout, r.Head)
 	}

@@ -107,14 +107,14 @@ func (g *Gaps) Add(next Gap) {
 	g.Gaps = append(g.Gaps, next)
 }
 
-// Gaps are what an entry announces; nil for one that announces nothing.
-func (e *Entry) Gaps() ([]Gap, error) {
+// Gaps are what an entry announces; none for one that announces nothing.
+func (e *Entry) Gaps() (Gaps, error) {
 	if e.Kind != KindTrim && e.Kind != KindLost {
-		return nil, nil
+		return Gaps{}, nil
 	}
 	var body struct {
 		Detail Gaps `json:"detail"`
 	}
 	err := json.Unmarshal(e.Body, &body)
-	return body.Detail.Gaps, err
+	return body.Detail, err
 }

@@ -123,7 +123,7 @@ func trimmed(list []Entry, kind string, at ...int) []Entry {
 	for _, gap := range g.Gaps {
 		text = append(text, fmt.Sprintf(`{"first":%d,"last":%d,"hash":"%s"}`, gap.First, gap.Last, gap.Hash))
 	}
-	e := Entry{Count: 1, Kind: kind, Body: fmt.Appendf(nil, `{"detail":{"gaps":[%s]}}`, strings.Join(text, ","))}
+	e := Entry{Count: 1, Kind: kind, Body: fmt.Appendf(nil, `{"detail":{"of":"files","gaps":[%s]}}`, strings.Join(text, ","))}
 	e.Link(headOf(&list[len(list)-1]))
 	list = append(list, e)
 	slices.Sort(at)
@@ -147,6 +147,20 @@ func TestTrim(t *testing.T) {
 	wrong.Hash[0]++
 	if r := check(list, wrong); r.Whole || r.Problems[0].Seq != wrong.Seq {
 		t.Errorf("another head of what went: %+v", r)
+	}
+	// What went since a head was kept can be counted: here the first of two trims came after it, and the second.
+	kept := Checker{Kept: []Head{headOf(&log(10)[4]), headOf(&log(10)[9]), headOf(&list[len(list)-1])}, Trimmed: func(string) bool { return true }}
+	for i := range list {
+		kept.Add(&list[i])
+	}
+	if r := kept.Finish(); !r.Whole || r.Heads != 3 || !slices.Equal(r.Kept, []Kept{{13, 10}, {30, 15}, {32, 0}}) {
+		t.Errorf("%+v", r)
+	}
+	forged := slices.Clone(list)
+	forged[7].Body = bytes.Replace(forged[7].Body, []byte("files"), []byte("gate"), 1)
+	relink(forged, 7)
+	if r := check(forged); r.Whole || r.Problems[0].Seq != forged[7].Seq || !strings.Contains(r.Problems[0].What, "never") {
+		t.Errorf("a trim of what is never trimmed: %+v", r)
 	}
 	right := headOf(&log(10)[5])
 	if r := check(list, right, wrong); r.Whole || len(r.Problems) != 1 {

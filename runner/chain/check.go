@@ -19,10 +19,17 @@ type Report struct {
 	Entries  int64     `json:"entries"`
 	Events   int64     `json:"events"` // that they stand for
 	Tasks    int       `json:"tasks"`
-	Trimmed  int64     `json:"trimmed"` // events whose entries were removed, and announced as such
-	Heads    int       `json:"heads"`   // how many were compared
-	Head     *Head     `json:"head"`    // the newest entry that is never removed, to be kept elsewhere; null for an empty log
+	Trimmed  int64     `json:"trimmed"`        // events whose entries were removed, and announced as such
+	Heads    int       `json:"heads"`          // how many were compared
+	Head     *Head     `json:"head"`           // the newest entry that is never removed, to be kept elsewhere; null for an empty log
+	Kept     []Kept    `json:"kept,omitempty"` // what Checker.Kept shows of trimming, in its order
 	Problems []Problem `json:"problems"`
+}
+
+// Kept is what went since a head was kept. A trim says itself what it removed: of that the head proves the number alone.
+type Kept struct {
+	Seq     int64 `json:"seq"`     // of the head
+	Trimmed int64 `json:"trimmed"` // events at or before it, whose removal was announced after it
 }
 
 // maxProblems bounds a report: a log that was written anew differs everywhere.
@@ -31,6 +38,7 @@ const maxProblems = 100
 // Checker checks a log from its first entry to its last, and its heads. The zero value with Heads set is ready.
 type Checker struct {
 	Heads   []Head            // that the log must have
+	Kept    []Head            // that it must have, too; of each of them the report has a Kept
 	NoHeads bool              // the file that has them is gone
 	Trimmed func(string) bool // whether entries of a kind are removed when there are many; nil: none
 
@@ -54,7 +62,7 @@ type hole struct {
 type announced struct {
 	Gap
 	kind string
-	by   int64 // the number of that entry, which stands for the gap itself where it has the gap's numbers among its own
+	by   int64 // the number of that entry
 }
 
 // Add checks the next entry as it was stored. Entries come in the order of their Seq.
@@ -84,14 +92,21 @@ func (c *Checker) Add(e *Entry) {
 		head := c.last
 		c.report.Head = &head
 	}
-	gaps, err := e.Gaps()
-	if err != nil {
+	c.heed(e)
+}
+
+// heed takes note of what an entry says was removed.
+func (c *Checker) heed(e *Entry) {
+	said, err := e.Gaps()
+	switch {
+	case err != nil:
 		c.problem(e.Seq, e.Task, "what it says of removed entries cannot be read: "+err.Error())
-	}
-	if e.Kind == KindLost && err == nil && len(gaps) == 0 {
+	case e.Kind == KindTrim && (c.Trimmed == nil || !c.Trimmed(said.Of)):
+		c.problem(e.Seq, e.Task, fmt.Sprintf("it says that entries of kind %q were trimmed, which never are", said.Of))
+	case e.Kind == KindLost && len(said.Gaps) == 0:
 		c.problem(e.Seq, "", "the file with the log's heads was gone when this was written: whether others came after the entry before cannot be told")
 	}
-	for _, g := range gaps {
+	for _, g := range said.Gaps {
 		if e.Kind == KindLost && g.First > e.Seq-e.Count && g.Last < e.Seq {
 			c.problem(g.First, "", fmt.Sprintf("entries %d to %d are gone: they were cut off the log's end, or lost with the power, before entry %d came", g.First, g.Last, e.Seq))
 			c.report.Events -= g.Last - g.First + 1
@@ -104,6 +119,7 @@ func (c *Checker) Add(e *Entry) {
 
 func (c *Checker) begin() {
 	c.tasks, c.heads = map[string]bool{}, map[int64][]int{}
+	c.Heads = slices.Concat(c.Heads, c.Kept)
 	for i, h := range c.Heads {
 		c.heads[h.Seq] = append(c.heads[h.Seq], i)
 	}
@@ -130,6 +146,9 @@ func (c *Checker) Finish() *Report {
 	if c.tasks == nil {
 		c.begin()
 	}
+	for _, h := range c.Kept {
+		c.report.Kept = append(c.report.Kept, Kept{h.Seq, c.trimmedSince(h.Seq)})
+	}
 	c.fill()
 	c.unmet()
 	if c.NoHeads && c.report.Entries > 0 {
@@ -141,6 +160,16 @@ func (c *Checker) Finish() *Report {
 	r.Whole = len(r.Problems) == 0
 	r.Problems = r.Problems[:min(len(r.Problems), maxProblems)]
 	return r
+}
+
+// trimmedSince counts the events up to number seq that entries after it say were trimmed.
+func (c *Checker) trimmedSince(seq int64) (n int64) {
+	for _, g := range c.gaps {
+		if g.kind == KindTrim && g.by > seq {
+			n += max(0, min(g.Last, seq)-g.First+1)
+		}
+	}
+	return n
 }
 
 // fill compares the holes with what entries say was removed: each of both must be of the other.

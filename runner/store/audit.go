@@ -233,8 +233,8 @@ func (s *Store) Entries(ctx context.Context, o EntryOptions, do func(*chain.Entr
 	removed := map[int64]chain.Hash{} // by the number of the last event
 	err = each(ctx, tx, "SELECT "+entries+" WHERE l.kind IN ('trim', 'lost')", nil, func(r scanner) error {
 		e, err := scanEntry(r)
-		gaps, _ := e.Gaps() // one that cannot be read is for Verify to tell
-		for _, g := range gaps {
+		said, _ := e.Gaps() // one that cannot be read is for Verify to tell
+		for _, g := range said.Gaps {
 			removed[g.Last] = g.Hash
 		}
 		return err
@@ -296,13 +296,13 @@ func Verify(ctx context.Context, path string, kept ...chain.Head) (*chain.Report
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, failure(err)
 	}
-	c := chain.Checker{Heads: append(heads, kept...)}
+	c := chain.Checker{Heads: heads, Kept: kept}
 	return c.Finish(), nil
 }
 
 // Verify is the function of that name, for a store that is open.
 func (s *Store) Verify(ctx context.Context, kept ...chain.Head) (*chain.Report, error) {
-	c := chain.Checker{Trimmed: func(kind string) bool { _, ok := pools[kind]; return ok }}
+	c := chain.Checker{Kept: kept, Trimmed: func(kind string) bool { _, ok := pools[kind]; return ok }}
 	var err error
 	if s.path != "" {
 		c.Heads, err = readHeads(s.path) // before the log is read, which grows
@@ -311,7 +311,6 @@ func (s *Store) Verify(ctx context.Context, kept ...chain.Head) (*chain.Report, 
 			return nil, failure(err)
 		}
 	}
-	c.Heads = append(c.Heads, kept...)
 	err = s.Entries(ctx, EntryOptions{}, func(e *chain.Entry) error { c.Add(e); return nil })
 	if err != nil {
 		return nil, err
