@@ -292,7 +292,11 @@ func (x *session) goOn(ctx context.Context, c *CheckpointRecord, a *ApproveResul
 	if res.Approvals, err = x.approvals(ctx, res.Gates); err != nil {
 		return err
 	}
-	if err := w.move(ctx, x.s, StateAwaitingApproval, StatePromoting, "approved"); err != nil {
+	begins, err := x.begins(change, c.ID, r.Promote, res.Gates, res.Approvals)
+	if err != nil {
+		return err
+	}
+	if err := w.move(ctx, x.s, Move{From: StateAwaitingApproval, To: StatePromoting, Cause: "approved", Detail: begins.Detail}); err != nil {
 		return err
 	}
 	a.Task = res
@@ -316,7 +320,7 @@ func (x *session) handOver(ctx context.Context, w *waiter, r *Request, change *s
 			res.Verdict, err = VerdictRefused, nil
 		}
 	}
-	return errors.Join(err, w.move(ctx, x.s, StatePromoting, endOf(res.Verdict), string(res.Verdict)))
+	return errors.Join(err, w.move(ctx, x.s, Move{From: StatePromoting, To: endOf(res.Verdict), Cause: string(res.Verdict)}))
 }
 
 // waiter is a task that waits for a person, and what is recorded of it.
@@ -326,16 +330,17 @@ type waiter struct {
 }
 
 // move takes it on, with its result.
-func (w *waiter) move(ctx context.Context, s *Supervisor, from, to State, cause string) error {
-	w.result.State = to
-	if to.Ended() {
+func (w *waiter) move(ctx context.Context, s *Supervisor, m Move) error {
+	w.result.State = m.To
+	if m.To.Ended() {
 		w.result.Ended = time.Now()
 	}
 	text, err := s.hide(w.result)
 	if err != nil {
 		return err
 	}
-	return s.opt.Journal.Move(ctx, Move{TaskID: w.task.ID, From: from, To: to, Cause: cause, Result: text})
+	m.TaskID, m.Result = w.task.ID, text
+	return s.opt.Journal.Move(ctx, m)
 }
 
 // waiting are the tasks of a feature that wait for a person, oldest first.
@@ -358,7 +363,7 @@ func (s *Supervisor) giveUp(ctx context.Context, list []waiter, v Verdict, cause
 	for i := range list {
 		w := &list[i]
 		w.result.Verdict, w.result.Code, w.result.Cause, w.result.Remedy = v, string(v), cause, ""
-		if err := w.move(ctx, s, StateAwaitingApproval, endOf(v), cause); err != nil && !errors.Is(err, ErrStale) {
+		if err := w.move(ctx, s, Move{From: StateAwaitingApproval, To: endOf(v), Cause: cause}); err != nil && !errors.Is(err, ErrStale) {
 			return err
 		}
 	}
@@ -376,12 +381,12 @@ func (x *session) arrived(ctx context.Context, r *PromoteResult) error {
 		if w.result.Change == nil || w.result.Change.Digest != r.Change.Digest {
 			continue
 		}
-		if err := w.move(ctx, x.s, StateAwaitingApproval, StatePromoting, "promoted by itself"); err != nil {
+		if err := w.move(ctx, x.s, Move{From: StateAwaitingApproval, To: StatePromoting, Cause: "promoted by itself"}); err != nil {
 			return err
 		}
 		res := w.result
 		res.Verdict, res.Code, res.Cause, res.Remedy, res.Gates, res.Approvals, res.Promoted = VerdictOK, "", "", "", r.Gates, r.Approvals, r.Report
-		if err := w.move(ctx, x.s, StatePromoting, StateSucceeded, "promoted by itself"); err != nil {
+		if err := w.move(ctx, x.s, Move{From: StatePromoting, To: StateSucceeded, Cause: "promoted by itself"}); err != nil {
 			return err
 		}
 	}

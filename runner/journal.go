@@ -62,9 +62,9 @@ type Journal interface {
 	// UnfinishedIDs are the ids of those, in no order, for a fraction of the time: most of them live in other processes.
 	UnfinishedIDs(ctx context.Context) ([]string, error)
 
-	// Promoting notes that a promotion outside of any task begins, or that it has ended: meanwhile Unfinished lists the
-	// feature. ErrNotFound.
-	Promoting(ctx context.Context, featureID string, on bool) error
+	// Promoting notes that a promotion outside of any task begins, or that it has ended, with audit rows about it: meanwhile
+	// Unfinished lists the feature. ErrNotFound.
+	Promoting(ctx context.Context, featureID string, on bool, rows ...AuditRecord) error
 	// Retire marks a feature as being removed: it is no longer found by name, and its name is free. ErrNotFound.
 	Retire(ctx context.Context, featureID string) error
 	// Forget deletes a feature, its tasks and steps; the audit trail stays. No error when there is none.
@@ -300,7 +300,8 @@ type Move struct {
 	Cause    string
 	Result   json.RawMessage // stored when not nil
 	Step     *StepMove
-	Forget   bool // delete the feature, as Journal.Forget does: its files are gone
+	Forget   bool            // delete the feature, as Journal.Forget does: its files are gone
+	Detail   json.RawMessage // of the audit row: to StatePromoting, a Promotion
 }
 
 // StepMove is one transition of a step.
@@ -316,11 +317,11 @@ type AuditRecord struct {
 	FeatureID string          `json:"feature,omitempty"`
 	TaskID    string          `json:"task,omitempty"`
 	Step      int             `json:"step,omitempty"`
-	Event     string          `json:"event"` // submit, move, step, command, gate, checkpoint, label, drop, rollback, fork, promote, pause, unpause, disk, driver
+	Event     string          `json:"event"` // submit, move, step, command, gate, checkpoint, label, drop, rollback, fork, promoting, promote, pause, unpause, disk, driver
 	From      string          `json:"from,omitempty"`
 	To        string          `json:"to,omitempty"`
 	Cause     string          `json:"cause,omitempty"`
-	Detail    json.RawMessage `json:"detail,omitempty"` // what else there is to say: of a command a Command, of a gate a GateRecord
+	Detail    json.RawMessage `json:"detail,omitempty"` // what else there is to say: of a command a Command, of a gate a GateRecord, of a promotion that begins a Promotion
 }
 
 // Command is what a step runs, when it begins, or how that ended.

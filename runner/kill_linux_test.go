@@ -261,9 +261,32 @@ func TestKilledPromote(t *testing.T) {
 		_ = c.Process.Kill()
 		_ = c.Wait()
 		b.afterKill(t, res.FeatureID)
+		b.promotionKnown(t, res.FeatureID)
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// promotionKnown checks that the log has what was promoted, and nothing else.
+func (b *bench) promotionKnown(t *testing.T, feature string) {
+	t.Helper()
+	rows, err := b.journal.Audit(t.Context(), feature)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, r := range rows {
+		if r.Event == "promote" {
+			n++
+		}
+	}
+	want := 0
+	if b.read(t, "file") == "new\n" {
+		want = 1
+	}
+	if n != want {
+		t.Errorf("%d promotions in the log, want %d: %+v", n, want, rows)
 	}
 }
 

@@ -102,7 +102,11 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if r.Approvals, err = x.approvals(ctx, r.Gates); err != nil || o.Check {
 		return r, err
 	}
-	if err := x.s.opt.Journal.Promoting(ctx, x.feature.ID, true); err != nil {
+	begins, err := x.begins(c, at, o.Kind, r.Gates, r.Approvals)
+	if err != nil {
+		return r, err
+	}
+	if err := x.s.opt.Journal.Promoting(ctx, x.feature.ID, true, begins); err != nil {
 		return r, err
 	}
 	// From here on nothing stops half way: what was begun is finished or undone.

@@ -79,15 +79,16 @@ func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) 
 	if err := s.killGroup(ctx, f.ID, r); err != nil {
 		return err
 	}
-	promoted := f.Promoting
-	halfMade, err := s.mend(ctx, f) // killed before it had layers: nothing ever ran in it
+	promoted := slices.ContainsFunc(now, func(f FeatureRecord) bool {
+		return f.Promoting || f.Last != nil && f.Last.State == StatePromoting
+	})
+	halfMade, err := s.mend(ctx, f, promoted) // killed before it had layers: nothing ever ran in it
 	if err != nil && !f.Retired {
 		return err
 	}
 	gone := f.Retired || halfMade
 	for _, record := range now {
 		if t := record.Last; t != nil {
-			promoted = promoted || t.State == StatePromoting
 			gone = gone || t.Remove
 			if err := s.interrupt(ctx, f, t.ID); err != nil {
 				return err
@@ -120,11 +121,14 @@ func (s *Supervisor) settle(ctx context.Context, f *FeatureRecord, r *GCReport) 
 	return notFound("feature", f.Name)
 }
 
-// mend finishes or undoes what a dead process had begun on the layers, and records the checkpoints that it had made. It
-// reports whether there are no layers.
-func (s *Supervisor) mend(ctx context.Context, f *FeatureRecord) (missing bool, err error) {
+// mend finishes or undoes what a dead process had begun on the layers, and records the checkpoints that it had made, and how its
+// promotion ended. It reports whether there are no layers.
+func (s *Supervisor) mend(ctx context.Context, f *FeatureRecord, promoting bool) (missing bool, err error) {
 	x := &session{s: s, feature: *f, dir: s.featureDir(f.ID)}
-	err = x.open(ctx, writing)
+	planned, done := halfPromoted(x.dir)
+	if err = x.open(ctx, writing); err == nil && promoting {
+		err = x.settlePromotion(ctx, planned, done)
+	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, disk.ErrDamaged) {
 		// A directory that has left its place is being removed; what has lost its layers in it is damaged.
 		if _, gone := os.Lstat(x.dir); gone != nil || s.neverRan(ctx, f) {

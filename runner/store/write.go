@@ -166,7 +166,7 @@ func moveTask(ctx context.Context, tx *transaction, m runner.Move, a runner.Audi
 	if err != nil {
 		return "", fmt.Errorf("task %s, %s to %s: %w", m.TaskID, m.From, m.To, err)
 	}
-	a.FeatureID, a.Event, a.From, a.To = feature, "move", string(m.From), string(m.To)
+	a.FeatureID, a.Event, a.From, a.To, a.Detail = feature, "move", string(m.From), string(m.To), m.Detail
 	return feature, note(ctx, tx, a)
 }
 
@@ -209,9 +209,16 @@ func changed(res sql.Result, err error) error {
 }
 
 // Promoting notes a promotion outside of any task.
-func (s *Store) Promoting(ctx context.Context, id string, on bool) error {
+func (s *Store) Promoting(ctx context.Context, id string, on bool, rows ...runner.AuditRecord) error {
 	return failure(s.tx(ctx, func(tx *transaction) error {
-		return update(ctx, tx, id, "UPDATE features SET promoting = ? WHERE id = ?", on, id)
+		err := update(ctx, tx, id, "UPDATE features SET promoting = ? WHERE id = ?", on, id)
+		for _, a := range rows {
+			if a.At.IsZero() {
+				a.At = time.Now()
+			}
+			err = errors.Join(err, note(ctx, tx, a))
+		}
+		return err
 	}))
 }
 
