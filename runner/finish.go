@@ -69,12 +69,12 @@ func (t *task) finish(ctx context.Context, err error) error {
 func (t *task) end(ctx context.Context) error {
 	remove := t.owner && t.live == nil && (t.req.Remove || t.fresh && !t.ran)
 	t.res.Kept = !remove
-	var text []byte
-	var err error
-	if !remove || t.req.Key != "" || t.resumed != nil { // else nobody can ask for it
-		if text, err = t.s.hide(&t.res); err != nil {
-			return err
-		}
+	text, err := t.s.hide(&t.res) // who waits is told the same
+	if err != nil {
+		return err
+	}
+	if remove && t.req.Key == "" && t.resumed == nil { // nobody can ask for it
+		text = nil
 	}
 	gone := ""
 	if remove {

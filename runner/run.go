@@ -86,7 +86,8 @@ func (t *task) life() (*Result, error) {
 			break
 		}
 	}
-	err = errors.Join(t.finish(t.ctx, err), t.release()) // nothing stays but the record, the change, and what is to stay alive
+	err = t.s.told(t.finish(t.ctx, err)) // while its secrets are known
+	err = errors.Join(err, t.release())  // nothing stays but the record, the change, and what is to stay alive
 	unforward()
 	t.arrive(cmp.Or(err, errors.New(cmp.Or(t.res.Cause, "it has ended"))))
 	t.answer, t.failure = t.result(err), errors.Join(err, t.flush(t.ctx))
@@ -380,13 +381,7 @@ func (t *task) promote(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	begins, err := t.begins(t.change, t.at, t.req.Promote, t.res.Gates, t.res.Approvals)
-	if err != nil {
-		return err
-	}
-	t.plan(StatePromoting, t.req.Promote, nil)
-	t.pending[len(t.pending)-1].Detail = begins.Detail
-	if err := t.record(context.WithoutCancel(ctx)); err != nil {
+	if err := t.to(ctx, StatePromoting, t.req.Promote, nil); err != nil {
 		return err
 	}
 	o := promoteOptionsOf(t.req)

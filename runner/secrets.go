@@ -56,9 +56,22 @@ func (t *task) learned(forget func()) {
 func (s *Supervisor) told(err error) error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		e.Cause, e.Remedy = s.opt.Redact.Text(e.Cause), s.opt.Redact.Text(e.Remedy)
+		if e.Err != nil {
+			e.Err = &hushed{e.Err, s.opt.Redact.Text(e.Err.Error())}
+		}
 	}
 	return err
 }
+
+// hushed is an error with other words.
+type hushed struct {
+	error
+	words string
+}
+
+func (h *hushed) Error() string { return h.words }
+
+func (h *hushed) Unwrap() error { return h.error }
 
 // learning is a header whose value is known, to be hidden, from when the gateway first reads it: who gets it may send it back.
 // Of one that changes the value before stays known, too.
@@ -210,7 +223,8 @@ func (s *Supervisor) shown(r StepRecord) StepRecord {
 	return r
 }
 
-// hide takes the secrets out of a result, and answers it as it is stored.
+// hide takes the secrets out of a result, and answers it as it is stored. The words by which a task goes on are no secret,
+// also where somebody's is the same.
 func (s *Supervisor) hide(r *Result) (json.RawMessage, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
@@ -221,9 +235,25 @@ func (s *Supervisor) hide(r *Result) (json.RawMessage, error) {
 		return text, nil
 	}
 	var plain Result
-	if err := json.Unmarshal(hidden, &plain); err != nil {
-		return nil, err
+	if json.Unmarshal(hidden, &plain) != nil { // a mark stands where none can: in a time
+		plain = legible(hidden)
 	}
+	plain.TaskID, plain.FeatureID, plain.State, plain.Verdict, plain.Code = r.TaskID, r.FeatureID, r.State, r.Verdict, r.Code
+	plain.Created, plain.Started, plain.Ended = r.Created, r.Started, r.Ended
 	*r = plain
-	return hidden, nil
+	return json.Marshal(r)
+}
+
+// legible is what can be read of a result.
+func legible(text []byte) (r Result) {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(text, &fields) // it was written just now
+	for name, value := range fields {
+		var alone Result
+		field, err := json.Marshal(map[string]json.RawMessage{name: value})
+		if err == nil && json.Unmarshal(field, &alone) == nil {
+			_ = json.Unmarshal(field, &r) // as before
+		}
+	}
+	return r
 }

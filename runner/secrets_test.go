@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
@@ -85,5 +86,43 @@ func TestStepWithoutSecrets(t *testing.T) {
 	vars := map[string]string{"A": "b", "MY_TOKEN": redact.Mark, "OTHER_TOKEN": redact.Mark}
 	if missing := fill(vars, []string{"MY_TOKEN=two"}); !slices.Equal(missing, []string{"OTHER_TOKEN"}) || vars["MY_TOKEN"] != "two" {
 		t.Error(missing, vars)
+	}
+}
+
+// TestHiddenResult: a result stays one whatever is hidden in it.
+func TestHiddenResult(t *testing.T) {
+	s := &Supervisor{opt: Options{Redact: &redact.Redactor{}}}
+	now := time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
+	for _, secret := range []string{"hunter2x", "2026-05", string(StateSucceeded), "01k-task"} {
+		forget := s.opt.Redact.Know(redact.Value{Name: "S", Text: secret})
+		r := Result{TaskID: "01k-task", FeatureID: "01k-feature", State: StateSucceeded, Verdict: VerdictTimeout, Code: "timeout", Cause: "it was " + secret, Created: now, Ended: now,
+			Steps: []StepResult{{N: 1, Args: []string{"echo", secret}}}, Checkpoints: []Checkpoint{{ID: "c", Created: now}}}
+		text, err := s.hide(&r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := result(&TaskRecord{Result: text})
+		if stored == nil {
+			t.Fatalf("%s: %s", secret, text)
+		}
+		for _, r := range []*Result{&r, stored} {
+			if r.TaskID != "01k-task" || r.State != StateSucceeded || r.Verdict != VerdictTimeout || !r.Ended.Equal(now) || r.Cause != "it was [redacted:S]" || len(r.Steps) != 1 || r.Steps[0].Args[1] != "[redacted:S]" {
+				t.Errorf("%s: %+v", secret, r)
+			}
+		}
+		forget()
+	}
+}
+
+// TestTold: an error's words stay without secrets when those are not known any more.
+func TestTold(t *testing.T) {
+	s := &Supervisor{opt: Options{Redact: &redact.Redactor{}}}
+	forget := s.opt.Redact.Know(redact.Value{Name: "S", Text: "hunter2x"})
+	below := errors.New("open hunter2x: gone")
+	err := s.told(&Error{Code: CodeInternal, Cause: "reading: open hunter2x: gone", Remedy: "rm hunter2x", Err: below})
+	forget()
+	e, ok := errors.AsType[*Error](err)
+	if !ok || e.Error() != "reading: open [redacted:S]: gone" || e.Remedy != "rm [redacted:S]" || !errors.Is(err, below) {
+		t.Error(err)
 	}
 }
