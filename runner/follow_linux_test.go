@@ -1,18 +1,24 @@
 package runner_test
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/flock"
 )
 
 // gated is the default profile with what a file says of gates.
@@ -138,15 +144,71 @@ func TestApprovalAcrossACrash(t *testing.T) {
 	}
 }
 
-// TestBranchAcrossACrash: a supervisor that dies between the branch and the task's end leaves a task that, when it goes on, finds
-// its commit and is done.
-func TestBranchAcrossACrash(t *testing.T) {
-	b := newNative(t, runner.Options{})
+// gitInit makes the workspace a repository with one commit.
+func (b *bench) gitInit(t *testing.T) {
+	t.Helper()
 	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"}} {
 		if out, err := exec.Command("git", append([]string{"-C", b.workspace}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v %s", args, err, out)
 		}
 	}
+}
+
+// TestBranchGivenUp: nobody has to wait for a commit; here it never has its turn.
+func TestBranchGivenUp(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	b.gitInit(t)
+	detach(t, b, "f")
+	if _, err := b.Exec(t.Context(), "f", b.sh("echo new > file")); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256([]byte(b.workspace))
+	l, err := flock.Acquire(t.Context(), filepath.Join(b.state, "locks", hex.EncodeToString(sum[:8])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	release := sync.OnceValue(l.Release)
+	defer func() { _ = release() }()
+	for name, promote := range map[string]func(context.Context) error{
+		"a feature's": func(ctx context.Context) error {
+			_, err := b.Promote(ctx, "f", runner.PromoteOptions{Kind: runner.PromoteBranch})
+			return err
+		},
+		"a task's": func(ctx context.Context) error {
+			r := b.sh("echo newer > file")
+			r.Promote = runner.PromoteBranch
+			res, err := b.Exec(ctx, "f", r)
+			if err == nil && res.State != runner.StateCancelled {
+				t.Errorf("the task is %s: %s", res.State, res.Cause)
+			}
+			return cmp.Or(err, context.Cause(ctx))
+		},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		waiting := time.AfterFunc(30*time.Second, func() {
+			t.Errorf("%s: not given up", name)
+			_ = release()
+		})
+		if err := promote(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: %v", name, err)
+		}
+		waiting.Stop()
+	}
+	if _, err := os.Lstat(b.workspace + "/.git/refs/heads/caisson"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a branch was made: %v", err)
+	}
+	info, err := b.Feature(t.Context(), "f")
+	if err != nil || info.State == runner.StatePromoting {
+		t.Errorf("%+v %v", info, err)
+	}
+}
+
+// TestBranchAcrossACrash: a supervisor that dies between the branch and the task's end leaves a task that, when it goes on, finds
+// its commit and is done.
+func TestBranchAcrossACrash(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	b.gitInit(t)
 	r := b.sh("printf 'a\\0b' > blob")
 	r.Feature, r.Promote, r.Profile = "f", runner.PromoteBranch, gated(t, "gates: {size: {mode: block}, on_block: wait}\n")
 	res, _, _ := run(t, b, r)
@@ -202,5 +264,26 @@ func TestResumePromotesItsOwn(t *testing.T) {
 				t.Error("what a later task made was promoted")
 			}
 		})
+	}
+}
+
+// TestApprovalBesideAConflict: what refuses a promotion that was approved, and changed nothing, does not end its task.
+func TestApprovalBesideAConflict(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	r := b.sh("printf 'a\\0b' > file")
+	r.Feature, r.Promote, r.Profile = "f", runner.PromoteApply, gated(t, "gates: {size: {mode: block}, on_block: wait}\n")
+	res, _, _ := run(t, b, r)
+	if res.State != runner.StateAwaitingApproval {
+		t.Fatalf("%s %s", res.State, res.Cause)
+	}
+	b.write(t, "file", "theirs\n")
+	o := runner.ApproveOptions{Gate: "size", By: "ann", Reason: "meant"}
+	_, err := b.Approve(t.Context(), res.TaskID, o)
+	wantError(t, err, runner.CodeConflict, runner.ExitRefused)
+	if f, err := b.Feature(t.Context(), "f"); err != nil || f.State != runner.StateAwaitingApproval {
+		t.Fatalf("%+v %v", f, err)
+	}
+	if b.read(t, "file") != "theirs\n" {
+		t.Fatal("promoted all the same")
 	}
 }

@@ -109,9 +109,9 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if err := x.s.opt.Journal.Promoting(ctx, x.feature.ID, true, begins); err != nil {
 		return r, err
 	}
-	// From here on nothing stops half way: what was begun is finished or undone.
+	while := handing(ctx, o.Kind)
 	ctx = context.WithoutCancel(ctx)
-	r.Report, err = x.promote(ctx, c, o, at)
+	r.Report, err = x.promote(while, c, o, at)
 	if err == nil {
 		err = x.s.opt.Journal.Note(ctx, x.promotion("", at, how(o.Kind, r.Report), r.Gates, r.Approvals))
 	}
@@ -119,6 +119,15 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 		err = x.arrived(ctx, r)
 	}
 	return r, errors.Join(err, x.s.opt.Journal.Promoting(ctx, x.feature.ID, false))
+}
+
+// handing is the context of handing a change over: nothing stops half way, what was begun is finished or undone. But a commit
+// can be given up until its branch moves, and a task's patterns can make it long.
+func handing(ctx context.Context, kind string) context.Context {
+	if kind == PromoteBranch {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
 }
 
 // promoteOptionsOf is how a task's change is promoted.
@@ -167,6 +176,9 @@ func (x *session) promote(ctx context.Context, c *snapshot.Change, o PromoteOpti
 	// One promote into a workspace at a time, and before the sandbox is held: who is promoting waits for the others' turns.
 	sum := sha256.Sum256([]byte(x.feature.Workspace))
 	l, err := flock.Acquire(ctx, filepath.Join(x.s.state, "locks", hex.EncodeToString(sum[:8])))
+	if err != nil && context.Cause(ctx) != nil {
+		return nil, context.Cause(ctx)
+	}
 	if err != nil {
 		return nil, stateFailure(err)
 	}

@@ -373,7 +373,7 @@ func (t *task) objected(ctx context.Context) bool {
 	return err != nil || gates.Objects(before, t.res.Gates)
 }
 
-// promote hands the change over. Once begun it is not interrupted: it is finished, or undone at the next start.
+// promote hands the change over.
 func (t *task) promote(ctx context.Context) error {
 	if t.res.Verdict != VerdictOK || t.req.Promote == PromoteNone || len(t.change.Entries) == 0 {
 		return nil
@@ -386,8 +386,8 @@ func (t *task) promote(ctx context.Context) error {
 	}
 	o := promoteOptionsOf(t.req)
 	o.again = t.resumed != nil
+	report, err := t.session.promote(handing(ctx, o.Kind), t.change, o, t.at)
 	ctx = context.WithoutCancel(ctx)
-	report, err := t.session.promote(ctx, t.change, o, t.at)
 	if CodeOf(err) == CodeNothingToDo { // all of it is ignored, for a commit
 		return nil
 	}
