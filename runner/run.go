@@ -381,7 +381,13 @@ func (t *task) promote(ctx context.Context) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	if err := t.to(ctx, StatePromoting, t.req.Promote, nil); err != nil {
+	begins, err := t.begins(t.change, t.at, t.req.Promote, t.res.Gates, t.res.Approvals)
+	if err != nil {
+		return err
+	}
+	t.plan(StatePromoting, t.req.Promote, nil)
+	t.pending[len(t.pending)-1].Detail = begins.Detail
+	if err := t.record(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	o := promoteOptionsOf(t.req)
