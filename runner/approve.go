@@ -120,7 +120,7 @@ func (x *session) approve(ctx context.Context, pick func(*CheckpointRecord) bool
 	}
 	approved := x.approved(ctx)
 	for _, other := range gates.Blocking(rows[i].Verdicts) {
-		if !approved(&other) {
+		if other.Status != gates.Skipped && !approved(&other) { // who was skipped is asked once the others are approved
 			r.Blocking = append(r.Blocking, other.Gate)
 		}
 	}
@@ -303,22 +303,26 @@ func (x *session) goOn(ctx context.Context, c *CheckpointRecord, a *ApproveResul
 	return x.handOver(context.WithoutCancel(ctx), w, r, change)
 }
 
-// handOver promotes for a task that has waited, and records its end.
+// handOver promotes for a task that has waited, and records its end; refused, it goes on waiting.
 func (x *session) handOver(ctx context.Context, w *waiter, r *Request, change *snapshot.Change) error {
 	res := w.result
 	report, err := x.promote(ctx, change, promoteOptionsOf(r), res.Checkpoint)
-	res.Promoted = report
-	if err == nil {
+	switch {
+	case err == nil:
 		err = x.s.opt.Journal.Note(ctx, x.promotion(res.TaskID, res.Checkpoint, how(r.Promote, report), res.Gates, res.Approvals))
+	case CodeOf(err) == CodeNothingToDo: // all of it is ignored, for a commit
+		err = nil
 	}
+	if e, ok := errors.AsType[*Error](err); ok && e.Exit == ExitRefused && report == nil { // nothing has changed: it can be approved again
+		row, d := AuditRecord{FeatureID: x.feature.ID, TaskID: res.TaskID}, Refusal{What: RefusedPromote, Checkpoint: res.Checkpoint}
+		return errors.Join(err, x.s.noteRefusal(ctx, row, d, err), w.move(ctx, x.s, Move{From: StatePromoting, To: StateAwaitingApproval, Cause: e.Code}))
+	}
+	res.Promoted = report
 	res.Verdict, res.Code, res.Cause, res.Remedy = VerdictOK, "", "", ""
 	if err != nil {
 		err = typed(err, "promoting "+x.feature.Name)
 		e, _ := errors.AsType[*Error](err)
 		res.Verdict, res.Code, res.Cause, res.Remedy = VerdictInternal, e.Code, e.Error(), e.Remedy
-		if e.Exit == ExitRefused {
-			res.Verdict, err = VerdictRefused, nil
-		}
 	}
 	return errors.Join(err, w.move(ctx, x.s, Move{From: StatePromoting, To: endOf(res.Verdict), Cause: string(res.Verdict)}))
 }

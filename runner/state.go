@@ -31,7 +31,8 @@ const (
 // Transitions is the whole state machine of a task: what may follow each state. runner/store copies it
 // into the database, where a trigger refuses everything else. Every live state can be interrupted (its
 // supervisor may die), fail (so may our own machinery) and be cancelled. A task that a gate rejected stays
-// rejected: promoting its change later is an act on the feature. What failed, was cancelled or was interrupted can
+// rejected: promoting its change later is an act on the feature. One that waited for a person waits again when the promotion is
+// refused for something else. What failed, was cancelled or was interrupted can
 // be resumed, and is then prepared again.
 var Transitions = map[State][]State{
 	StateQueued:           {StatePreparing, StateRejected, StateFailed, StateCancelled, StateInterrupted},
@@ -41,7 +42,7 @@ var Transitions = map[State][]State{
 	StateSealing:          {StateValidating, StateFailed, StateCancelled, StateInterrupted},
 	StateValidating:       {StateAwaitingApproval, StatePromoting, StateSucceeded, StateRejected, StateFailed, StateCancelled, StateInterrupted},
 	StateAwaitingApproval: {StatePromoting, StateRejected, StateCancelled},
-	StatePromoting:        {StateSucceeded, StateRejected, StateFailed, StateCancelled, StateInterrupted},
+	StatePromoting:        {StateAwaitingApproval, StateSucceeded, StateRejected, StateFailed, StateCancelled, StateInterrupted},
 	StateInterrupted:      {StatePreparing, StateCancelled},
 	StateSucceeded:        nil,
 	StateFailed:           {StatePreparing},
