@@ -152,7 +152,7 @@ func TestMigrateUnderOld(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer own.Release()
+	defer func() { _ = own.Release() }()
 	openFile(t, path).Close()
 }
 

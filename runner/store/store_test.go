@@ -279,7 +279,7 @@ func TestManyProcesses(t *testing.T) {
 	if len(index) != 50 || !index[0] || !index[49] {
 		t.Error("indexes are not 0 to 49")
 	}
-	if r := whole(t, s); r.Tasks != 50 || r.Entries != 300 || r.Heads != 50 {
+	if r := whole(t, s); r.Tasks != 50 || r.Entries != 300 || r.Heads != 300 {
 		t.Errorf("%+v", r)
 	}
 }
