@@ -119,9 +119,10 @@ func requestOf(f *FeatureRecord, record *TaskRecord, o *ResumeOptions) (*Request
 	r := &Request{Workspace: f.Workspace, Feature: f.Name, Profile: p, Promote: more.Promote, PatchFile: more.PatchFile, Branch: more.Branch,
 		AllowProtected: more.AllowProtected, Consent: more.Consent, Checkpoints: more.Checkpoints, Learn: more.Learn, Publish: more.Publish, Detach: o.Detach, Remove: record.Remove,
 		Environ: o.Environ, Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Signals: o.Signals, Progress: o.Progress}
-	lacking := fill(p.Env, environOf(r))
+	environ := &surroundings{vars: environOf(r)}
+	lacking := fill(p.Env, environ)
 	for i := range record.Steps {
-		st, missing, err := stepOf(&record.Steps[i], environOf(r))
+		st, missing, err := stepOf(&record.Steps[i], environ)
 		if err != nil {
 			return nil, fmt.Errorf("step %d of task %s: %w", i+1, record.ID, err)
 		}
@@ -130,6 +131,7 @@ func requestOf(f *FeatureRecord, record *TaskRecord, o *ResumeOptions) (*Request
 		}
 		r.Steps = append(r.Steps, st)
 	}
+	r.taken = environ.taken
 	return r, nil
 }
 
@@ -165,7 +167,7 @@ func (t *task) goOnAt(record *TaskRecord, o *ResumeOptions) error {
 // again records that a task goes on, and takes over what it had done.
 func (t *task) again(ctx context.Context) error {
 	record := t.resumed
-	t.res.TaskID, t.res.Created = record.ID, record.Created
+	t.res.TaskID, t.res.Created, t.res.FromEnvironment = record.ID, record.Created, t.req.taken
 	old := result(record)
 	for i, st := range record.Steps {
 		r := StepResult{N: st.N, Name: t.req.Steps[i].Name, Args: t.s.shownArgs(&st), State: st.State, Checkpoint: st.Checkpoint}

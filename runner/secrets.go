@@ -141,8 +141,22 @@ func optionsOf(r *StepRecord) (o stepOptions, err error) {
 	return o, err
 }
 
+// surroundings is the environment of who resumes.
+type surroundings struct {
+	vars  []string
+	taken []string // names of the secrets that came from it
+}
+
+// take looks a secret up.
+func (e *surroundings) take(name string) (value string, ok bool) {
+	if value, ok = variable(e.vars, name); ok && !slices.Contains(e.taken, name) {
+		e.taken = append(e.taken, name)
+	}
+	return value, ok
+}
+
 // stepOf is the step of a record, with the secrets that the environment has; missing are the others.
-func stepOf(r *StepRecord, environ []string) (st Step, missing []string, err error) {
+func stepOf(r *StepRecord, environ *surroundings) (st Step, missing []string, err error) {
 	o, err := optionsOf(r)
 	if err != nil {
 		return st, nil, err
@@ -150,7 +164,7 @@ func stepOf(r *StepRecord, environ []string) (st Step, missing []string, err err
 	st = o.Step
 	st.Args, st.Env, st.UID, st.GID, st.Retry = r.Args, o.Env, o.UID, o.GID, r.Retry
 	for _, name := range o.Secrets {
-		if value, ok := variable(environ, name); ok {
+		if value, ok := environ.take(name); ok {
 			st.Env = append(st.Env, name+"="+value)
 		} else {
 			missing = append(missing, name)
@@ -172,12 +186,12 @@ func (s *Supervisor) keptProfile(p *profiles.Effective) (json.RawMessage, error)
 }
 
 // fill puts the values that the environment has in place of the marks of keptProfile; missing are the names of the others.
-func fill(vars map[string]string, environ []string) (missing []string) {
+func fill(vars map[string]string, environ *surroundings) (missing []string) {
 	for _, name := range slices.Sorted(maps.Keys(vars)) {
 		if vars[name] != redact.Mark {
 			continue
 		}
-		if value, ok := variable(environ, name); ok {
+		if value, ok := environ.take(name); ok {
 			vars[name] = value
 		} else {
 			missing = append(missing, name)

@@ -74,7 +74,8 @@ func TestStepWithoutSecrets(t *testing.T) {
 	if got := s.shown(r); !slices.Equal(got.Args, shown) || string(got.Options) != string(s.opt.Redact.JSON(got.Options)) {
 		t.Error(got.Args, string(got.Options))
 	}
-	got, missing, err := stepOf(&r, []string{"MY_TOKEN=two"})
+	environ := &surroundings{vars: []string{"OTHER=x", "MY_TOKEN=two"}}
+	got, missing, err := stepOf(&r, environ)
 	if err != nil || !slices.Equal(missing, []string{"URL"}) || !slices.Equal(got.Env, []string{"A=b", "MY_TOKEN=two"}) || got.Cwd != "d" || !slices.Equal(got.Args, st.Args) {
 		t.Error(got, missing, err)
 	}
@@ -84,7 +85,7 @@ func TestStepWithoutSecrets(t *testing.T) {
 		t.Error(err, p.Env)
 	}
 	vars := map[string]string{"A": "b", "MY_TOKEN": redact.Mark, "OTHER_TOKEN": redact.Mark}
-	if missing := fill(vars, []string{"MY_TOKEN=two"}); !slices.Equal(missing, []string{"OTHER_TOKEN"}) || vars["MY_TOKEN"] != "two" {
+	if missing := fill(vars, environ); !slices.Equal(missing, []string{"OTHER_TOKEN"}) || !slices.Equal(environ.taken, []string{"MY_TOKEN"}) || vars["MY_TOKEN"] != "two" {
 		t.Error(missing, vars)
 	}
 }

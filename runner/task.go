@@ -56,6 +56,7 @@ type Request struct {
 	Signals          <-chan os.Signal // forwarded to the step's first process; a second SIGINT or SIGTERM cancels
 	Progress         func(Progress)   // called from one goroutine at a time; must not block
 	Environ          []string         // where pass_env of the profile looks; nil: os.Environ()
+	taken            []string         // names of the secrets that Environ has given to a resumed task
 }
 
 // Terminal is the caller's end of a PTY.
@@ -123,29 +124,30 @@ type Result struct {
 	Cause  string `json:"cause,omitempty"`
 	Remedy string `json:"remedy,omitempty"`
 
-	Weaker        []Weakness              `json:"weaker,omitempty"` // what was not enforced, because the user said so
-	Layers        *Layering               `json:"layers,omitempty"`
-	Steps         []StepResult            `json:"steps"`
-	Change        *ChangeSummary          `json:"change,omitempty"`
-	Judged        []Judged                `json:"judged,omitempty"`     // steps that the gate command, in mode warn, would have refused
-	Checkpoint    string                  `json:"checkpoint,omitempty"` // id of the state at its end, which the gates judged
-	Gates         []gates.Verdict         `json:"gates,omitempty"`      // as they were at the task's end
-	Approvals     []Approval              `json:"approvals,omitempty"`  // that let gates pass which had failed
-	FollowUp      *FollowUp               `json:"follow_up,omitempty"`  // what was put back because gates refused the change
-	Unjudged      bool                    `json:"unjudged,omitempty"`   // the profile has switched the gates off
-	Promoted      *snapshot.PromoteReport `json:"promoted,omitempty"`
-	Kept          bool                    `json:"kept"`                  // the feature still exists: see diff, promote, discard
-	Checkpoints   []Checkpoint            `json:"checkpoints,omitempty"` // of this task, oldest first
-	LastGood      string                  `json:"last_good,omitempty"`   // id of the feature's last good checkpoint
-	Disk          *DiskUsage              `json:"disk,omitempty"`        // of the feature, at the end
-	Ports         []Port                  `json:"ports,omitempty"`       // that were shown
-	Usage         Usage                   `json:"usage"`
-	Truncated     bool                    `json:"truncated,omitempty"` // the log does not hold all of the output
-	Created       time.Time               `json:"created"`
-	Started       time.Time               `json:"started,omitzero"`
-	Ended         time.Time               `json:"ended,omitzero"`
-	Profile       string                  `json:"profile"`
-	ProfileDigest string                  `json:"profile_digest"`
+	Weaker          []Weakness              `json:"weaker,omitempty"` // what was not enforced, because the user said so
+	Layers          *Layering               `json:"layers,omitempty"`
+	FromEnvironment []string                `json:"from_environment,omitempty"` // names of the secrets that a resume took from who resumed
+	Steps           []StepResult            `json:"steps"`
+	Change          *ChangeSummary          `json:"change,omitempty"`
+	Judged          []Judged                `json:"judged,omitempty"`     // steps that the gate command, in mode warn, would have refused
+	Checkpoint      string                  `json:"checkpoint,omitempty"` // id of the state at its end, which the gates judged
+	Gates           []gates.Verdict         `json:"gates,omitempty"`      // as they were at the task's end
+	Approvals       []Approval              `json:"approvals,omitempty"`  // that let gates pass which had failed
+	FollowUp        *FollowUp               `json:"follow_up,omitempty"`  // what was put back because gates refused the change
+	Unjudged        bool                    `json:"unjudged,omitempty"`   // the profile has switched the gates off
+	Promoted        *snapshot.PromoteReport `json:"promoted,omitempty"`
+	Kept            bool                    `json:"kept"`                  // the feature still exists: see diff, promote, discard
+	Checkpoints     []Checkpoint            `json:"checkpoints,omitempty"` // of this task, oldest first
+	LastGood        string                  `json:"last_good,omitempty"`   // id of the feature's last good checkpoint
+	Disk            *DiskUsage              `json:"disk,omitempty"`        // of the feature, at the end
+	Ports           []Port                  `json:"ports,omitempty"`       // that were shown
+	Usage           Usage                   `json:"usage"`
+	Truncated       bool                    `json:"truncated,omitempty"` // the log does not hold all of the output
+	Created         time.Time               `json:"created"`
+	Started         time.Time               `json:"started,omitzero"`
+	Ended           time.Time               `json:"ended,omitzero"`
+	Profile         string                  `json:"profile"`
+	ProfileDigest   string                  `json:"profile_digest"`
 }
 
 // OK reports whether everything that was asked for happened.

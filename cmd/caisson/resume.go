@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/daemon"
 )
@@ -24,7 +26,8 @@ func newResumeCommand(a *app) *cobra.Command {
 profile. Steps that are done are not run again. A step that was interrupted may have done half of its work: it is run
 again when the task says that it may be (caisson run --retry), else the exit code is 123 and you say it here.
 
-The values of secrets (variables with names such as API_TOKEN) are not kept: they are taken from the environment.
+The values of secrets (variables with names such as API_TOKEN) are not kept: those that the task was given are taken
+from the environment of resume, and a note names them ("from_environment" in the result): mind whose they are.
 
 TASK is a task's id, or a feature for its newest task.`,
 		Args:              exactly(1, "one task"),
@@ -112,6 +115,14 @@ func runResumeDetached(ctx context.Context, a *app, task string, o resumeOptions
 		return a.printJSON(startedEvent{"started", &daemon.Started{Task: result.TaskID, Feature: result.Feature, FeatureID: result.FeatureID,
 			State: result.State, Live: f.Live}})
 	}
+	a.noteTaken(result)
 	_, err = fmt.Fprintln(a.stdout, result.Feature)
 	return err
+}
+
+// noteTaken says which secrets a resume gave to the task.
+func (a *app) noteTaken(r *runner.Result) {
+	if len(r.FromEnvironment) > 0 {
+		a.note("taken from your environment: %s", gates.Quote(strings.Join(r.FromEnvironment, ", ")))
+	}
 }

@@ -267,6 +267,7 @@ func (a *app) reportResult(r *runner.Result, o *runOptions) {
 	for _, w := range r.Weaker {
 		a.note("not enforced: %s (%s)", w.Control, w.Reason)
 	}
+	a.noteTaken(r)
 	for _, j := range r.Judged {
 		if j.Verdict == commandgate.Deny {
 			a.note("the gate command would refuse step %d (%s): %s", j.Step, j.Findings[0].Rule, j.Findings[0].Message)
