@@ -75,3 +75,19 @@ func (x *session) paused() bool {
 	defer x.mu.Unlock()
 	return x.still
 }
+
+// pause stops a task's wall time, or lets it go on, and records it.
+func (t *task) pause(ctx context.Context, on bool) error {
+	t.steps.Pause(on)
+	t.moving.Lock()
+	defer t.moving.Unlock()
+	from, to := StateRunning, StatePaused
+	if !on {
+		from, to = to, from
+	}
+	if t.state != from || len(t.pending) > 0 {
+		return nil // it is between two states
+	}
+	t.state = to
+	return t.s.opt.Journal.Move(ctx, Move{TaskID: t.res.TaskID, From: from, To: to})
+}

@@ -195,22 +195,6 @@ func (t *task) plan(next State, cause string, step *StepMove) {
 	t.tell(n, "")
 }
 
-// pause stops a task's wall time, or lets it go on, and records it.
-func (t *task) pause(ctx context.Context, on bool) error {
-	t.steps.Pause(on)
-	t.moving.Lock()
-	defer t.moving.Unlock()
-	from, to := StateRunning, StatePaused
-	if !on {
-		from, to = to, from
-	}
-	if t.state != from || len(t.pending) > 0 {
-		return nil // it is between two states
-	}
-	t.state = to
-	return t.s.opt.Journal.Move(ctx, Move{TaskID: t.res.TaskID, From: from, To: to})
-}
-
 // tell tells the caller where the task stands.
 func (t *task) tell(step int, message string) {
 	if t.req.Progress == nil {
