@@ -280,7 +280,7 @@ func (x *session) goOn(ctx context.Context, c *CheckpointRecord, a *ApproveResul
 		return err
 	}
 	res := w.result
-	if res.Gates, err = x.validate(ctx, r.Profile, &judged{layers: x.layers, at: c.ID, change: handed(change, r.Promote)}, r.AllowProtected); err != nil {
+	if res.Gates, err = x.validate(ctx, r.Profile, toHand(x.layers, c.ID, change, r.Promote), r.AllowProtected); err != nil {
 		return err
 	}
 	if gates.Blocked(res.Gates) { // the workspace has changed, and a gate finds more

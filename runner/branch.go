@@ -64,17 +64,17 @@ func handed(c *snapshot.Change, kind string) *snapshot.Change {
 }
 
 // wanted is the change from the base that is to be promoted: what the kind can hold, with conflicts resolved by name.
-func (x *session) wanted(ctx context.Context, at string, o *PromoteOptions) (*snapshot.Change, error) {
+func (x *session) wanted(ctx context.Context, at string, o *PromoteOptions) (*judged, error) {
 	c, err := x.layers.Change(ctx, snapshot.Base, at)
 	if err != nil {
 		return nil, err
 	}
-	c = handed(c, o.Kind)
-	if len(o.Choice.Ours)+len(o.Choice.Theirs) == 0 {
-		return c, nil
+	state := toHand(x.layers, at, c, o.Kind)
+	if len(o.Choice.Ours)+len(o.Choice.Theirs) > 0 {
+		state.part = true
+		state.change, err = x.layers.Resolve(ctx, state.change, o.Choice)
 	}
-	c, err = x.layers.Resolve(ctx, c, o.Choice)
-	return c, x.conflict(err)
+	return state, x.conflict(err)
 }
 
 // conflict gives the errors of conflicts and their resolution a code and a remedy.

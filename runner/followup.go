@@ -146,7 +146,7 @@ func (t *task) judgeAgain(ctx context.Context, f *FollowUp) (*snapshot.Change, e
 	}
 	f.Checkpoint, f.Gates = c.ID, nil
 	if len(change.Entries) > 0 {
-		f.Gates, err = t.session.validate(ctx, t.req.Profile, &judged{layers: t.layers, at: c.ID, change: handed(change, t.req.Promote)}, t.req.AllowProtected)
+		f.Gates, err = t.session.validate(ctx, t.req.Profile, toHand(t.layers, c.ID, change, t.req.Promote), t.req.AllowProtected)
 	}
 	return change, err
 }

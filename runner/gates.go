@@ -23,9 +23,16 @@ type judged struct {
 	layers snapshot.Layers
 	at     string // as OpenFile takes it
 	change *snapshot.Change
+	part   bool // it is not the whole change of at, or conflicts in it are resolved
 
 	steps []StepResult     // that led to it; nil: none has just ended
 	led   []gates.Evidence // of their ends
+}
+
+// toHand is what a kind of promotion hands over of a whole change.
+func toHand(layers snapshot.Layers, at string, c *snapshot.Change, kind string) *judged {
+	h := handed(c, kind)
+	return &judged{layers: layers, at: at, change: h, part: len(h.Entries) != len(c.Entries)}
 }
 
 // ask runs the profile's gates on a change.

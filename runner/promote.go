@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -82,10 +83,11 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if err != nil {
 		return nil, err
 	}
-	c, err := x.wanted(ctx, at, &o)
+	state, err := x.wanted(ctx, at, &o)
 	if err != nil {
 		return nil, err
 	}
+	c := state.change
 	r := &PromoteResult{Feature: x.feature.Name, Kind: o.Kind, Change: *summary(c), Checkpoint: at, Unjudged: !policy.Gates.On()}
 	if r.Change.Empty() && o.Check {
 		return r, nil
@@ -93,7 +95,7 @@ func (x *session) judgeAndPromote(ctx context.Context, ref Ref, o PromoteOptions
 	if r.Change.Empty() && c.Resolved == nil {
 		return r, refuse(CodeNothingToDo, "", "the feature %s has changed nothing", x.feature.Name)
 	}
-	if r.Gates, err = x.validate(ctx, policy, &judged{layers: x.layers, at: at, change: c}, o.AllowProtected); err != nil {
+	if r.Gates, err = x.validate(ctx, policy, state, o.AllowProtected); err != nil {
 		return r, err
 	}
 	if gates.Blocked(r.Gates) {
@@ -150,12 +152,44 @@ func (x *session) validate(ctx context.Context, p *profiles.Effective, state *ju
 	if state.at == snapshot.Current {
 		return verdicts, nil
 	}
-	err = x.s.opt.Journal.AddVerdicts(context.WithoutCancel(ctx), state.at, verdicts)
+	stored := verdicts
+	if state.part || len(allow) > 0 {
+		if stored, err = x.onlyLogged(ctx, state.at, verdicts); err != nil {
+			return nil, err
+		}
+	}
+	err = x.s.opt.Journal.AddVerdicts(context.WithoutCancel(ctx), state.at, stored)
 	if errors.Is(err, ErrNotFound) {
 		err = nil // the checkpoint is another feature's
 	}
-	x.inform(ctx, state, verdicts)
+	if len(stored) == len(verdicts) || gates.Blocked(verdicts) {
+		x.inform(ctx, state, verdicts)
+	}
 	return verdicts, err
+}
+
+// onlyLogged logs what gates say of a part of a checkpoint's change, or under a word that holds once, and leaves what is to be
+// stored with the checkpoint all the same: failures that block. Nothing else says that the checkpoint is good.
+func (x *session) onlyLogged(ctx context.Context, at string, verdicts []gates.Verdict) (rest []gates.Verdict, err error) {
+	for _, v := range verdicts {
+		failed, blocks := v.Status == gates.Fail || v.Status == gates.Error, v.Mode == gates.ModeBlock || v.Mode == gates.ModeMandatory
+		if failed && blocks {
+			rest = append(rest, v)
+			continue
+		}
+		if v.Mode == gates.ModeOff && v.Status == gates.Skipped {
+			continue
+		}
+		row := AuditRecord{FeatureID: x.feature.ID, Event: "gate", From: v.Gate, To: string(v.Status), Cause: v.Reason}
+		row.Detail, err = json.Marshal(GateRecord{Gate: v.Gate, Checkpoint: at, Status: v.Status, Mode: v.Mode, Findings: len(v.Findings) + v.Dropped})
+		if err == nil {
+			err = x.s.opt.Journal.Note(context.WithoutCancel(ctx), row)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return rest, nil
 }
 
 // promote hands a sealed state over. Other live features of the workspace move first, or it is refused.

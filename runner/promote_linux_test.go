@@ -296,3 +296,24 @@ func TestForeignCheckpointMovesNothing(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+// A word that holds once does not make a state good that the gates refuse.
+func TestVerdictUnderAWord(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	run(t, b, steps(b, "f", "mkdir -p .git/hooks && echo x > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit"))
+	if _, err := b.Promote(t.Context(), "f", runner.PromoteOptions{Check: true, AllowProtected: []string{".git/**"}}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := b.Checkpoints(t.Context(), "f")
+	if err != nil || len(list) == 0 {
+		t.Fatal(err)
+	}
+	for _, c := range list {
+		if c.LastGood {
+			t.Errorf("%s is good: %+v", c.ID, c.Verdicts)
+		}
+	}
+	if _, err := b.Promote(t.Context(), "f", runner.PromoteOptions{Check: true}); runner.CodeOf(err) != runner.CodeGate {
+		t.Fatal(err)
+	}
+}

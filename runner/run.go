@@ -319,7 +319,9 @@ func (t *task) validate(ctx context.Context) error {
 		return err
 	}
 	var err error
-	t.res.Gates, err = t.session.validate(ctx, t.req.Profile, &judged{layers: t.layers, at: t.at, change: handed(t.change, t.req.Promote), steps: t.res.Steps, led: t.led()}, t.req.AllowProtected)
+	state := toHand(t.layers, t.at, t.change, t.req.Promote)
+	state.steps, state.led = t.res.Steps, t.led()
+	t.res.Gates, err = t.session.validate(ctx, t.req.Profile, state, t.req.AllowProtected)
 	if err != nil {
 		return err
 	}
