@@ -75,7 +75,7 @@ func acquire(ctx context.Context, path string, m Mode) (*Lock, error) {
 	}
 	got := make(chan answer)
 	go func() {
-		l, err := wait(path, m)
+		l, err := wait(ctx, path, m)
 		select {
 		case got <- answer{l, err}:
 		case <-ctx.Done():
@@ -90,8 +90,12 @@ func acquire(ctx context.Context, path string, m Mode) (*Lock, error) {
 	}
 }
 
-func wait(path string, m Mode) (*Lock, error) {
+// wait has no end but the lock's. Who has given up by then makes no new file in the place of one that is gone.
+func wait(ctx context.Context, path string, m Mode) (*Lock, error) {
 	for {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		f, err := open(path)
 		if err != nil {
 			return nil, err
