@@ -3,14 +3,12 @@ package gates
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"unicode/utf8"
 )
 
 // EvidenceKind says what a piece of evidence is, and which field of it is set.
@@ -251,14 +249,10 @@ func (r *Reader) file(p string) (*File, error) {
 // MarshalJSON keeps the bytes of a path that is not valid UTF-8.
 func (f File) MarshalJSON() ([]byte, error) {
 	type plain File
-	x := struct {
+	return json.Marshal(struct {
 		plain
-		Raw string `json:"path_base64,omitempty"`
-	}{plain: plain(f)}
-	if !utf8.ValidString(f.Path) {
-		x.Raw = base64.StdEncoding.EncodeToString([]byte(f.Path))
-	}
-	return json.Marshal(x)
+		Raw []byte `json:"path_base64,omitempty"`
+	}{plain(f), rawPath(f.Path)})
 }
 
 // UnmarshalJSON takes those bytes back.

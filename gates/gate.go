@@ -12,7 +12,6 @@ package gates
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -211,17 +210,21 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 }
 
+// rawPath is a path that JSON cannot hold as it is; nil for others.
+func rawPath(path string) []byte {
+	if utf8.ValidString(path) {
+		return nil
+	}
+	return []byte(path)
+}
+
 // MarshalJSON keeps the bytes of a path that is not valid UTF-8.
 func (f Finding) MarshalJSON() ([]byte, error) {
 	type plain Finding
-	x := struct {
+	return json.Marshal(struct {
 		plain
-		Raw string `json:"path_base64,omitempty"`
-	}{plain: plain(f)}
-	if !utf8.ValidString(f.Path) {
-		x.Raw = base64.StdEncoding.EncodeToString([]byte(f.Path))
-	}
-	return json.Marshal(x)
+		Raw []byte `json:"path_base64,omitempty"`
+	}{plain(f), rawPath(f.Path)})
 }
 
 // UnmarshalJSON takes those bytes back.
