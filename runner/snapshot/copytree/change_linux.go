@@ -108,14 +108,7 @@ func (l *layers) WriteDiff(ctx context.Context, c *snapshot.Change, w io.Writer,
 
 // Conflicts lists the paths that the feature and others both changed, sorted.
 func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snapshot.Conflict, err error) {
-	if err := l.book.CheckWorkspace(); err != nil {
-		return nil, err
-	}
-	err = l.ofChange(c, func(p tree.Pair, to *place) error {
-		t, err := l.target(p, to, c)
-		if err != nil {
-			return err
-		}
+	err = l.onTarget(c, func(t promote.Target) error {
 		list, err = promote.Conflicts(ctx, t, c)
 		return err
 	})
@@ -124,18 +117,25 @@ func (l *layers) Conflicts(ctx context.Context, c *snapshot.Change) (list []snap
 
 // Resolve reads a change anew from the workspace as others made it.
 func (l *layers) Resolve(ctx context.Context, c *snapshot.Change, o snapshot.Choice) (r *snapshot.Change, err error) {
-	if err := l.book.CheckWorkspace(); err != nil {
-		return nil, err
-	}
-	err = l.ofChange(c, func(p tree.Pair, to *place) error {
-		t, err := l.target(p, to, c)
-		if err != nil {
-			return err
-		}
+	err = l.onTarget(c, func(t promote.Target) error {
 		r, err = promote.Resolve(ctx, t, c, o)
 		return err
 	})
 	return r, err
+}
+
+// onTarget does something with where a change would be promoted to, as long as that is still the same directory.
+func (l *layers) onTarget(c *snapshot.Change, do func(t promote.Target) error) error {
+	if err := l.book.CheckWorkspace(); err != nil {
+		return err
+	}
+	return l.ofChange(c, func(p tree.Pair, to *place) error {
+		t, err := l.target(p, to, c)
+		if err != nil {
+			return err
+		}
+		return do(t)
+	})
 }
 
 // Index reads all that a checkpoint changes.
