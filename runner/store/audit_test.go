@@ -332,22 +332,7 @@ func TestLogHidesSecrets(t *testing.T) {
 
 // TestMigrateLog: the three logs of version 5 become one, with the numbers that they had.
 func TestMigrateLog(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "store.db")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := connect(dsn(path, "rw", "journal_mode(WAL)"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := ""
-	for n := 1; n <= 5; n++ {
-		text, err := migrations.ReadFile(fmt.Sprintf("migrations/%03d.sql", n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		script += string(text)
-	}
+	path, s, script := older(t, 5)
 	const many = 12_000 // more than are carried at once
 	if _, err := s.db.Exec(script + fmt.Sprintf(`INSERT INTO features (id, name, workspace, idx, direct, labels, created) VALUES ('f', 'n', '/w', 0, 0, '{}', 1);
 		INSERT INTO audit VALUES (1, 100, 'f', 't', 0, 'submit', '', 'queued', ''), (2, 101, 'f', 't', 2, 'step', 'not_started', 'running', 'why');
