@@ -3,7 +3,6 @@ package egress
 import (
 	"bufio"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -294,7 +293,7 @@ type measured struct {
 	kind     string
 	port     int
 	parallel int
-	count    int // of megabytes, connections or requests in one round of TestTable
+	count    int // of megabytes, connections or requests in one round of BenchmarkTable
 }
 
 // servers are what is measured against, on the host's loopback.
@@ -360,24 +359,18 @@ func BenchmarkWays(b *testing.B) {
 	}
 }
 
-// rounds is how often TestTable measures.
-var rounds = flag.Int("rounds", 0, "TestTable: how often each way is measured, in turn")
-
-// TestTable prints the medians of all ways, each measured once in every round: go test -run Table -rounds 7 -v.
-func TestTable(t *testing.T) {
-	if *rounds == 0 {
-		t.Skip("without -rounds there is nothing to measure")
-	}
-	port, webPort, kinds := servers(t)
-	list := ways(t, port, webPort)
+// BenchmarkTable prints the medians of all ways, each measured once in every round: go test -run - -bench Table -benchtime 7x.
+func BenchmarkTable(b *testing.B) {
+	port, webPort, kinds := servers(b)
+	list := ways(b, port, webPort)
 	found := map[string][]float64{}
 	cell := func(k measured, w way) string { return fmt.Sprint(k.kind, k.parallel, w.name) }
-	for range *rounds {
+	for b.Loop() {
 		for _, k := range kinds {
 			for _, w := range list {
 				total, median, err := k.through(w, k.count)
 				if err != nil {
-					t.Logf("%s, %d, by %s: %v", k.kind, k.parallel, w.name, err)
+					b.Logf("%s, %d, by %s: %v", k.kind, k.parallel, w.name, err)
 					continue
 				}
 				found[cell(k, w)] = append(found[cell(k, w)], k.figure(total, median, k.count))
@@ -386,9 +379,9 @@ func TestTable(t *testing.T) {
 	}
 	load, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
-	fmt.Printf("load %s%d processors, %d rounds, medians\n\n|", load, runtime.NumCPU(), *rounds)
+	fmt.Printf("load %s%d processors, %d rounds, medians\n\n|", load, runtime.NumCPU(), b.N)
 	for _, w := range list {
 		fmt.Print(" | ", w.name)
 	}
