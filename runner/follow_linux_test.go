@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/caisson-dev/caisson/gates"
+	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/runner"
 	"github.com/caisson-dev/caisson/runner/flock"
@@ -147,6 +148,8 @@ func TestApprovalAcrossACrash(t *testing.T) {
 // gitInit makes the workspace a repository with one commit.
 func (b *bench) gitInit(t *testing.T) {
 	t.Helper()
+	_, err := exec.LookPath("git")
+	testenv.Need(t, "git", err)
 	for _, args := range [][]string{{"init", "-q"}, {"add", "-A"}, {"-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"}} {
 		if out, err := exec.Command("git", append([]string{"-C", b.workspace}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("git %v: %v %s", args, err, out)
