@@ -26,7 +26,7 @@ const (
 // clock, a further change would leave no trace.
 const racy = 2 * time.Second
 
-// Tar returns the root filesystem in an archive (tar, or tar compressed with gzip, bzip2 or zstd), unpacked below
+// Tar returns the root filesystem in an archive (tar, or tar compressed with gzip, bzip2, xz or zstd), unpacked below
 // cacheDir once per content. It appears there complete or not at all, also after a crash of the machine; of
 // several processes one unpacks and the others wait. An *ArchiveError says what is wrong with the archive.
 //

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/mikelolasagasti/xz"
 )
 
 // limits bound what an archive may unpack to: a few bytes of one can promise exabytes.
@@ -102,12 +103,13 @@ func decompress(r io.Reader) (io.Reader, error) {
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
 		return unzstd(b)
 	case bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X', 'Z', 0}):
-		return nil, errors.New("xz is not supported; decompress it first: xz -dk FILE")
+		return xz.NewReader(b, maxWindow)
 	}
 	return b, nil
 }
 
-// maxWindow bounds the memory that a zstd archive may ask for: what the format's own tools accept, 128 MiB.
+// maxWindow bounds the memory that a zstd or xz archive may ask for: what zstd's own tools accept, 128 MiB, and twice what
+// `xz -9` needs.
 const maxWindow = 128 << 20
 
 // unzstd decompresses on the reader's own goroutine, so that nothing is left when it is given up.

@@ -22,6 +22,7 @@ var features = []string{
 	"loop", "btrfs", "xfs", "prjquota", "nooverlay", "detached",
 	// Of the file system of temporary directories: attributes of chattr(1), access control lists.
 	"chattr", "acl",
+	"xz", // the compressor
 }
 
 // Features returns every feature that Need knows.
