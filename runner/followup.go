@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	"github.com/caisson-dev/caisson/gates"
@@ -102,7 +103,7 @@ func (t *task) putBack(ctx context.Context, f *FollowUp) error {
 	candidates := t.earlier(ctx)
 	for range maxRounds {
 		var paths []string
-		paths, f.Unnamed = named(verdicts, change)
+		paths, f.Unnamed = named(verdicts, changedPaths(change))
 		to, err := t.firstThatDiffers(ctx, candidates, paths)
 		if err != nil || to == "" {
 			return err
@@ -170,12 +171,8 @@ func (x *session) firstThatDiffers(ctx context.Context, candidates, paths []stri
 }
 
 // named are the paths of a change for which gates refuse it, and what they refuse besides. What a verdict says is a path only
-// counts where the change has it.
-func named(verdicts []gates.Verdict, change *snapshot.Change) (paths, unnamed []string) {
-	changed := make(map[string]bool, len(change.Entries))
-	for i := range change.Entries {
-		changed[change.Entries[i].Path] = change.Entries[i].Path != "."
-	}
+// counts where it was changed.
+func named(verdicts []gates.Verdict, changed map[string]bool) (paths, unnamed []string) {
 	seen := map[string]bool{}
 	for _, v := range gates.Blocking(verdicts) {
 		switch {
@@ -198,6 +195,15 @@ func named(verdicts []gates.Verdict, change *snapshot.Change) (paths, unnamed []
 	return paths, unnamed
 }
 
+// changedPaths are the paths of a change, its root apart.
+func changedPaths(c *snapshot.Change) map[string]bool {
+	changed := make(map[string]bool, len(c.Entries))
+	for i := range c.Entries {
+		changed[c.Entries[i].Path] = c.Entries[i].Path != "."
+	}
+	return changed
+}
+
 // accuse fills in the paths that gates named at the newest checkpoint that they judged, and what they go back to.
 func (x *session) accuse(ctx context.Context, o *RollbackOptions) error {
 	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
@@ -211,23 +217,60 @@ func (x *session) accuse(ctx context.Context, o *RollbackOptions) error {
 	if i < 0 {
 		return refuse(CodeNothingToDo, "caisson gate run "+x.feature.Name, "no gate has judged %s", x.feature.Name)
 	}
-	change, err := x.layers.Change(ctx, snapshot.Base, rows[i].ID)
+	candidates, asked := x.earlierThan(ctx, ""), true
+	switch {
+	case o.To != "":
+		candidates = []string{o.To}
+	case o.LastGood:
+		candidates = []string{RefLastGood}
+	default:
+		asked = false
+	}
+	var unnamed []string
+	for _, to := range candidates {
+		id, err := x.resolveID(ctx, to)
+		if err != nil && !asked {
+			continue // dropped, or damaged
+		}
+		var differ map[string]bool
+		if err == nil {
+			differ, err = x.differing(ctx, id, rows[i].Verdicts)
+		}
+		if err != nil {
+			return err
+		}
+		if o.Smart, unnamed = named(rows[i].Verdicts, differ); len(o.Smart) > 0 {
+			o.To, o.LastGood = to, false
+			return nil
+		}
+	}
+	e := refuse(CodeNothingToDo, "", "gates named no path of %s@%s that blocks and has not been put back", x.feature.Name, rows[i].ID)
+	for _, u := range unnamed {
+		e.Cause += "\n" + u
+	}
+	return e
+}
+
+// differing are the paths in verdicts that are not as they were at a checkpoint. Nothing else is read.
+func (x *session) differing(ctx context.Context, to string, verdicts []gates.Verdict) (map[string]bool, error) {
+	var o RollbackOptions
+	for _, v := range gates.Blocking(verdicts) {
+		for _, f := range v.Findings {
+			if f.Path != "." && filepath.IsLocal(f.Path) {
+				o.Smart = append(o.Smart, f.Path)
+			}
+		}
+	}
+	if len(o.Smart) == 0 {
+		return nil, nil
+	}
+	report, err := x.layers.Reset(ctx, snapshot.ResetOptions{To: to, Paths: o.globs(), DryRun: true})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	paths, unnamed := named(rows[i].Verdicts, change)
-	if len(paths) == 0 {
-		e := refuse(CodeNothingToDo, "", "gates named no path of %s@%s that blocks", x.feature.Name, rows[i].ID)
-		for _, u := range unnamed {
-			e.Cause += "\n" + u
-		}
-		return e
+	differ := make(map[string]bool, len(report.Paths))
+	for _, p := range report.Paths {
+		differ[p] = p != "."
 	}
-	o.Smart = paths
-	if o.To == "" && !o.LastGood {
-		if o.To, err = x.firstThatDiffers(ctx, x.earlierThan(ctx, ""), paths); err == nil && o.To == "" {
-			err = refuse(CodeNothingToDo, "", "what gates named in %s has been put back already", x.feature.Name)
-		}
-	}
-	return err
+	return differ, nil
 }

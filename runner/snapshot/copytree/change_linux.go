@@ -39,11 +39,16 @@ func (l *layers) ends(from, to string) (a, b place, err error) {
 
 // Change compares two states.
 func (l *layers) Change(ctx context.Context, from, to string) (*snapshot.Change, error) {
+	return l.changeOf(ctx, from, to, nil)
+}
+
+// changeOf is Change, of some paths only.
+func (l *layers) changeOf(ctx context.Context, from, to string, only func(path string) bool) (*snapshot.Change, error) {
 	a, b, err := l.ends(from, to)
 	if err != nil {
 		return nil, err
 	}
-	c, err := l.compare(ctx, &a, &b, workspace, false)
+	c, err := l.compare(ctx, &a, &b, workspace, tree.CompareOptions{Only: only})
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +63,7 @@ func (l *layers) Same(ctx context.Context, a, b string) (bool, error) {
 		return false, err
 	}
 	for _, part := range parts {
-		c, err := l.compare(ctx, &from, &to, part.name, false)
+		c, err := l.compare(ctx, &from, &to, part.name, tree.CompareOptions{})
 		if err != nil || len(c.Entries) > 0 {
 			return false, err
 		}
@@ -67,9 +72,9 @@ func (l *layers) Same(ctx context.Context, a, b string) (bool, error) {
 }
 
 // compare compares a part of two states; strict looks at owners, times and hard links, too.
-func (l *layers) compare(ctx context.Context, a, b *place, part string, strict bool) (c *snapshot.Change, err error) {
+func (l *layers) compare(ctx context.Context, a, b *place, part string, o tree.CompareOptions) (c *snapshot.Change, err error) {
 	err = l.with(a, b, part, func(old, now *tree.View) (err error) {
-		c, err = tree.Compare(ctx, old, now, tree.CompareOptions{Strict: strict})
+		c, err = tree.Compare(ctx, old, now, o)
 		return err
 	})
 	return c, err
@@ -168,7 +173,7 @@ func (l *layers) Index(ctx context.Context, id string) (snapshot.Indexed, error)
 	}
 	same := named
 	for _, part := range parts {
-		c, err := l.compare(ctx, &parent, &p, part.name, false)
+		c, err := l.compare(ctx, &parent, &p, part.name, tree.CompareOptions{})
 		if err != nil {
 			return x, err
 		}
@@ -177,7 +182,7 @@ func (l *layers) Index(ctx context.Context, id string) (snapshot.Indexed, error)
 		x.Counts.Deleted += c.Deleted
 		x.Counts.Bytes += c.Bytes
 		if same = same && len(c.Entries) == 0; same {
-			if c, err = l.compare(ctx, &parent, &p, part.name, true); err != nil {
+			if c, err = l.compare(ctx, &parent, &p, part.name, tree.CompareOptions{Strict: true}); err != nil {
 				return x, err
 			}
 			same = len(c.Entries) == 0
@@ -193,7 +198,7 @@ func (l *layers) digest(ctx context.Context, p *place) (string, error) {
 	fmt.Fprintf(h, "caisson 1\n%s\n%d %d\n%d %t\n", s.Workspace, s.Inode, s.Birth.UnixNano(), p.generation, false)
 	under := p.under()
 	for _, part := range parts {
-		c, err := l.compare(ctx, &under, p, part.name, false)
+		c, err := l.compare(ctx, &under, p, part.name, tree.CompareOptions{})
 		if err != nil {
 			return "", err
 		}

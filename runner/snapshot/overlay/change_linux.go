@@ -30,11 +30,16 @@ func (l *layers) ends(from, to string) (a, b place, err error) {
 
 // Change compares two states.
 func (l *layers) Change(ctx context.Context, from, to string) (*snapshot.Change, error) {
+	return l.changeOf(ctx, from, to, nil)
+}
+
+// changeOf is Change, of some paths only.
+func (l *layers) changeOf(ctx context.Context, from, to string, only func(path string) bool) (*snapshot.Change, error) {
 	a, b, err := l.ends(from, to)
 	if err != nil {
 		return nil, err
 	}
-	var o tree.CompareOptions
+	o := tree.CompareOptions{Only: only}
 	if from == snapshot.Base {
 		if o.Touched, err = promote.Touched(l.journal); err != nil {
 			return nil, err

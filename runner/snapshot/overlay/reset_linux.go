@@ -113,7 +113,7 @@ func (l *layers) preview(ctx context.Context, to *place, match func(string) bool
 	if err != nil {
 		return err
 	}
-	c, err := l.compare(ctx, &now, to, tree.CompareOptions{})
+	c, err := l.compare(ctx, &now, to, tree.CompareOptions{Only: match})
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (l *layers) preview(ctx context.Context, to *place, match func(string) bool
 
 // edited lists what the feature changed and others changed in the workspace, too: there the base is not what it was.
 func (l *layers) edited(ctx context.Context, match func(string) bool) ([]snapshot.Conflict, error) {
-	c, err := l.Change(ctx, snapshot.Base, snapshot.Current)
+	c, err := l.changeOf(ctx, snapshot.Base, snapshot.Current, match)
 	if err != nil {
 		return nil, err
 	}

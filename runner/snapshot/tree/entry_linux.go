@@ -30,11 +30,14 @@ var zeros [block]byte
 
 // entry decides what became of one path that is in at least one of the views.
 func (f *found) entry(j *job, name string, n, o *side) error {
+	newDir, oldDir := n.ok && beneath.IsDir(&n.st), o.ok && beneath.IsDir(&o.st)
+	if f.Only != nil && !oldDir && n.ok && beneath.IsFile(&n.st) && n.st.Nlink < 2 && !f.Only(beneath.Join(j.path, name)) {
+		return nil
+	}
 	e, err := f.describe(j, name, n, o)
 	if err != nil {
 		return err
 	}
-	newDir, oldDir := n.ok && beneath.IsDir(&n.st), o.ok && beneath.IsDir(&o.st)
 	switch {
 	case !n.ok:
 		e.Kind = Deleted

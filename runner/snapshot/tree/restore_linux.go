@@ -15,7 +15,7 @@ import (
 //
 // It returns the selected paths that differed, and those that went with them, sorted. After an error upper is of no use.
 func Restore(ctx context.Context, from, onto *View, upper string, o RestoreOptions) ([]string, error) {
-	c, err := Compare(ctx, onto, from, CompareOptions{Strict: true, Map: o.Map})
+	c, err := Compare(ctx, onto, from, CompareOptions{Strict: true, Map: o.Map, Only: o.Match})
 	if err != nil {
 		return nil, err
 	}

@@ -80,6 +80,10 @@ type CompareOptions struct {
 	// Strict reports also what differs in its owner, its modification time, and in which paths are one file.
 	Strict bool
 
+	// Only selects the regular files of the new view that are looked at, if they have no other name; nil: all are. Everything
+	// else always is.
+	Only func(path string) bool
+
 	// Map translates the ids in Base layers to what the sandbox sees. nil: Strict does not compare them.
 	Map func(uid, gid uint32) (uint32, uint32)
 

@@ -2,12 +2,6 @@
 // HOME's mount points are, which ids lie in them, and which paths a pattern selects.
 package dirs
 
-import (
-	"fmt"
-
-	"github.com/bmatcuk/doublestar/v4"
-)
-
 // Owner is a pair of host ids.
 type Owner struct{ UID, GID uint32 }
 
@@ -76,30 +70,4 @@ func inRange(id uint32) uint32 {
 		return nobody
 	}
 	return id
-}
-
-// Matcher selects what one of the doublestar patterns in paths matches, with everything below, and what none of skip
-// does. nil paths select everything. The error is doublestar.ErrBadPattern.
-func Matcher(paths, skip []string) (func(path string) bool, error) {
-	for _, list := range [][]string{paths, skip} {
-		for _, p := range list {
-			if !doublestar.ValidatePattern(p) {
-				return nil, fmt.Errorf("%q: %w", p, doublestar.ErrBadPattern)
-			}
-		}
-	}
-	return func(path string) bool {
-		return (paths == nil || matches(paths, path)) && !matches(skip, path)
-	}, nil
-}
-
-func matches(patterns []string, path string) bool {
-	for _, p := range patterns {
-		for i := range len(path) + 1 {
-			if (i == len(path) || path[i] == '/') && doublestar.MatchUnvalidated(p, path[:i]) {
-				return true
-			}
-		}
-	}
-	return false
 }
