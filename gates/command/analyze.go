@@ -20,6 +20,7 @@ type source int
 
 const (
 	fromNowhere source = iota
+	fromHost           // says who and where we are
 	fromDecoder        // was hidden
 	fromSecret         // belongs to the user
 	fromNetwork        // belongs to somebody else
@@ -46,13 +47,17 @@ type analyzer struct {
 	depth       int               // texts within texts
 	running     int               // commands within commands
 	parser      *syntax.Parser
-	budget      int      // what the analysis may still cost
-	subs        int      // process substitutions
-	source      string   // the simple command that is being judged, as it was written
-	substituted bool     // its words hold a command substitution
-	piping      int      // we stand behind a pipe
-	parallel    int      // of functions that are being called, what runs beside the rest
-	fetched     []string // directories whose content comes from the network
+	budget      int               // what the analysis may still cost
+	subs        int               // process substitutions
+	source      string            // the simple command that is being judged, as it was written
+	substituted bool              // its words hold a command substitution
+	piping      int               // we stand behind a pipe
+	parallel    int               // of functions that are being called, what runs beside the rest
+	called      map[string]bool   // functions that were
+	links       map[string]string // where symbolic links lead
+	doubts      int               // what is being judged may be no command at all
+	feeding     data              // what the command reads whose words are being expanded
+	fetched     []string          // directories whose content comes from the network
 	line        uint
 	absent      map[string]bool // variables that count as not set
 	column      uint
@@ -62,7 +67,7 @@ type analyzer struct {
 }
 
 func newAnalyzer(c Config) *analyzer {
-	a := &analyzer{c: c, files: map[string]data{}, programs: map[string]string{}, budget: baseCost, parser: syntax.NewParser(syntax.Variant(syntax.LangBash))}
+	a := &analyzer{c: c, files: map[string]data{}, programs: map[string]string{}, called: map[string]bool{}, links: map[string]string{}, budget: baseCost, parser: syntax.NewParser(syntax.Variant(syntax.LangBash))}
 	a.dir.set(cwdName, c.Dir)
 	for name, value := range map[string]string{"HOME": c.Home, "PWD": c.Dir, "OLDPWD": c.Dir, "TMPDIR": "/tmp", "IFS": " \t\n", "USER": "user", "LOGNAME": "user",
 		"SHELL": "/bin/bash", "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "UID": "1000", "EUID": "1000", "OSTYPE": "linux-gnu", "0": "bash", "BASH": "/bin/bash"} {
@@ -101,6 +106,9 @@ func (a *analyzer) stmt(s *syntax.Stmt, in data) data {
 		return data{}
 	}
 	a.at(s.Pos())
+	if s.Background && starter(s) {
+		a.find(Deny, "fork-bomb", "$0 &", "a script that starts itself and does not wait", "")
+	}
 	if s.Background || s.Coprocess { // what it sets is a subshell's
 		return a.beside(func() data { return a.isolated(func() data { return a.foreground(s, in) }) })
 	}
@@ -117,6 +125,7 @@ func (a *analyzer) beside(f func() data) data {
 }
 
 func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
+	a.feeding = in
 	in, outs := a.redirects(s, in)
 	if s.Cmd == nil {
 		for _, target := range outs {
@@ -150,6 +159,9 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 		return a.call(c, in)
 	case *syntax.BinaryCmd:
 		if c.Op == syntax.Pipe || c.Op == syntax.PipeAll {
+			if starter(c.X) && starter(c.Y) {
+				a.find(Deny, "fork-bomb", "$0 | $0", "a script that starts itself again and again at the same time", "")
+			}
 			return a.isolated(func() data {
 				in := a.stmt(c.X, in)
 				a.piping++
@@ -191,9 +203,11 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 	case *syntax.TimeClause:
 		return a.stmt(c.Stmt, in)
 	case *syntax.CoprocClause:
+		ordered(c.Stmt)
 		return vague(a.isolated(func() data { return a.stmt(c.Stmt, in) }))
 	case *syntax.TestClause, *syntax.ArithmCmd, *syntax.LetClause:
 		a.substitutions(c)
+		a.elements(c)
 	case *syntax.TestDecl:
 		return a.stmt(c.Body, in)
 	}
@@ -233,7 +247,7 @@ func (a *analyzer) define(c *syntax.FuncDecl) {
 func (a *analyzer) declare(c *syntax.DeclClause) {
 	for _, as := range c.Args {
 		if as.Name == nil {
-			a.word(as.Value)
+			a.element(a.word(as.Value))
 			continue
 		}
 		if !as.Naked {
@@ -281,17 +295,19 @@ func (a *analyzer) assign(as *syntax.Assign) {
 func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 	var outs []string
 	for _, r := range s.Redirs {
+		target := ""
 		switch r.Op {
 		case syntax.Hdoc, syntax.DashHdoc:
-			in = literal(a.document(r.Hdoc))
-			in.from = a.expanded
+			d := literal(a.document(r.Hdoc))
+			a.reads(r, &in, d, a.expanded)
 			continue
 		case syntax.WordHdoc:
-			in = literal(a.word(r.Word) + "\n")
-			in.from = a.expanded
+			d := literal(a.word(r.Word) + "\n")
+			a.reads(r, &in, d, a.expanded)
 			continue
+		default:
+			target = a.word(r.Word)
 		}
-		target := a.word(r.Word)
 		if strings.HasPrefix(target, "/dev/tcp/") || strings.HasPrefix(target, "/dev/udp/") {
 			a.find(Deny, "network-device", target, "a shell that talks to the network by itself", "use a tool whose connections can be seen")
 			in = data{from: fromNetwork}
@@ -299,8 +315,13 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 		}
 		switch r.Op {
 		case syntax.RdrIn, syntax.RdrInOut:
-			in = a.read(target)
-		case syntax.DplIn, syntax.DplOut:
+			d := a.read(target)
+			a.reads(r, &in, d, d.from)
+		case syntax.DplIn:
+			if d, ok := a.files["/dev/fd/"+target]; ok {
+				a.reads(r, &in, d, d.from)
+			}
+		case syntax.DplOut:
 		default:
 			a.writes(target, redirection)
 			if !descriptor(target) {
@@ -312,6 +333,16 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 		}
 	}
 	return in, outs
+}
+
+// reads notes what stands behind a descriptor now: standard input, or another.
+func (a *analyzer) reads(r *syntax.Redirect, in *data, d data, from source) {
+	d.from = from
+	if r.N != nil && r.N.Value != "0" {
+		a.files["/dev/fd/"+r.N.Value] = d
+		return
+	}
+	*in = d
 }
 
 // read is what lies in a file.

@@ -70,14 +70,34 @@ func endless(c *syntax.WhileClause) bool {
 	if !ok || c.Until || len(cond.Args) != 1 || cond.Args[0].Lit() != ":" && cond.Args[0].Lit() != "true" {
 		return false
 	}
+	return multiplies(c.Do)
+}
+
+// multiplies reports whether a loop's body starts something, and waits for nothing.
+func multiplies(body []*syntax.Stmt) bool {
 	starts := false
-	for _, s := range c.Do {
+	for _, s := range body {
 		starts = starts || s.Background
 		if call, ok := s.Cmd.(*syntax.CallExpr); !s.Background && (!ok || len(call.Args) > 0) {
 			return false // it may take its time
 		}
 	}
 	return starts
+}
+
+// starter reports whether a statement starts the script that it stands in once more.
+func starter(s *syntax.Stmt) bool {
+	call, ok := s.Cmd.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return false
+	}
+	self := false
+	syntax.Walk(call.Args[0], func(n syntax.Node) bool {
+		p, ok := n.(*syntax.ParamExp)
+		self = self || ok && p.Param != nil && (p.Param.Value == "0" || p.Param.Value == "BASH_SOURCE")
+		return true
+	})
+	return self
 }
 
 // forget makes unknown what a loop's body changes from one round to the next, because it runs any number of times.
@@ -112,6 +132,9 @@ const maxItems = 32
 func (a *analyzer) forClause(c *syntax.ForClause, in data) data {
 	loop, ok := c.Loop.(*syntax.WordIter)
 	if !ok {
+		if l, ok := c.Loop.(*syntax.CStyleLoop); ok && l.Cond == nil && multiplies(c.Do) {
+			a.find(Deny, "fork-bomb", "for ((;;)) …", "a loop without end that starts processes and waits for none", "wait for each")
+		}
 		a.substitutions(c.Loop)
 		a.forget(c.Do)
 		return a.maybe(func() data { return a.stmts(c.Do, in) })

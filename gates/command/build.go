@@ -3,8 +3,10 @@ package command
 import (
 	"cmp"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 func buildRules(t table) {
@@ -100,11 +102,32 @@ func cmake(c *invocation) {
 // patch judges tools that write the file that they name.
 func patch(c *invocation) {
 	o := parseOptions(c.args, "-o", "-p", "-i", "-d", "-k", "-t", "-S", "-T", "--output", "--input", "--strip", "--directory")
+	if dir := o.value("-d", "directory"); c.name == "patch" && dir != "" {
+		c.a.writes(path.Join(dir, "x"), "patching")
+	}
 	for _, p := range append([]string{o.value("-o", "output")}, o.rest[:min(len(o.rest), 1)]...) {
 		if c.name == "patch" || p == o.value("-o", "output") {
 			c.a.writes(p, c.name+" to")
 		}
 	}
+}
+
+// split judges what writes files of which the last operand is the beginning of the name.
+func split(c *invocation) {
+	o := parseOptions(c.args, "-b", "-l", "-n", "-a", "-C", "-f", "-t", "--bytes", "--lines", "--number", "--suffix-length", "--prefix", "--additional-suffix")
+	if n := len(o.rest); n > 1 && c.name == "split" {
+		c.a.writes(o.rest[n-1]+"aa", "split to")
+	}
+	if p := o.value("-f", "prefix"); p != "" && c.name == "csplit" {
+		c.a.writes(p+"00", "split to")
+	}
+}
+
+func sudoedit(c *invocation) {
+	for _, p := range parseOptions(c.args, "-u", "-g").rest {
+		c.a.writes(p, "editing")
+	}
+	c.ask("administration", "it edits a file with another user's rights", "")
 }
 
 // compressors are what tar may run without a question.
@@ -127,6 +150,14 @@ func tarRule(c *invocation) {
 	}
 	if strings.Contains(o.value("", "checkpoint-action"), "exec") {
 		c.deny("tar-exec", "tar runs another command", "leave it out")
+	}
+	if o.has('P', "absolute-names") && !c.creates(o) {
+		c.ask("outside-write", "the archive says where it unpacks to", "leave -P out")
+	}
+	if o.has(0, "remove-files") {
+		for _, p := range o.rest {
+			c.removes(p, true, true)
+		}
 	}
 	if dir := o.value("-C", "directory"); dir != "" && !c.creates(o) {
 		c.a.writes(path.Join(dir, "x"), "unpacking to")
@@ -153,6 +184,12 @@ func (c *invocation) archived(o options) bool {
 func unzip(c *invocation) {
 	o := parseOptions(c.args, "-d", "-D", "-o", "--directory")
 	dir := cmp.Or(o.long["-d"], o.long["-D"], o.long["directory"])
+	if c.name == "cpio" {
+		dir = parseOptions(c.args, "-D", "-F", "-I", "-O", "--directory").value("-D", "directory")
+	}
+	if c.name == "7z" {
+		dir = o.long["-o"]
+	}
 	if dir != "" && (c.name != "cpio" || o.short['i']) {
 		c.a.writes(path.Join(dir, "x"), "unpacking to")
 	}
@@ -174,4 +211,72 @@ func (c *invocation) packed(o options) {
 
 func (c *invocation) creates(o options) bool {
 	return o.has('c', "create") || len(o.rest) > 0 && strings.HasPrefix(o.rest[0], "c") && len(o.rest[0]) < 6
+}
+
+// sedExec is the command e, at the beginning of a command of sed.
+var sedExec = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(^|[;{}\n])\s*([0-9$]+(,[0-9$]+)?|/[^/]*/)?\s*!?e(\s|$)`)
+})
+
+// sedWrite is the command w with its file.
+var sedWrite = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|[;{}\n])\s*[0-9$,]*\s*!?w\s*(/\S+)`) })
+
+// substitution is what stands behind the first s/…/…/ of a script of sed: its flags, and the file of w.
+func substitution(script string) (flags, file string) {
+	script = strings.TrimLeft(script, "0123456789,$! \t")
+	if len(script) < 4 || script[0] != 's' {
+		return "", ""
+	}
+	parts := 0
+	for i := 2; i < len(script); i++ {
+		switch script[i] {
+		case '\\':
+			i++
+		case script[1]:
+			if parts++; parts == 2 {
+				rest := script[i+1:]
+				flags = rest[:len(rest)-len(strings.TrimLeft(rest, "gpiIemM0123456789"))]
+				file, _ = strings.CutPrefix(rest[len(flags):], "w")
+				if len(file) == len(rest)-len(flags) {
+					return flags, ""
+				}
+				return flags, strings.TrimSpace(file)
+			}
+		}
+	}
+	return "", ""
+}
+
+func sed(c *invocation) {
+	o := parseOptions(c.args, "-e", "-f", "-l", "--expression", "--file")
+	if file := o.value("-f", "file"); file == "-" || file == "/dev/stdin" {
+		c.stdinScript()
+	}
+	if o.has('i', "in-place") {
+		for i, p := range o.rest {
+			_, e := o.long["-e"]
+			_, f := o.long["-f"]
+			if i == 0 && !e && !f {
+				continue
+			}
+			c.a.writes(p, "sed -i on")
+		}
+	}
+	for _, s := range append(slices.Clone(o.rest[:min(len(o.rest), 1)]), o.long["-e"], o.long["expression"]) {
+		s = strings.TrimSpace(s)
+		if m := sedWrite().FindStringSubmatch(s); m != nil {
+			c.a.writes(m[1], "sed writes")
+		}
+		flags, file := substitution(s)
+		c.a.writes(file, "sed writes")
+		if c.a.spend(len(s)/textPerCost+1) && strings.Contains(flags, "e") {
+			c.deny("sed-exec", "sed runs what it reads (e)", "")
+		}
+		if c.a.matches(sedExec(), s) {
+			c.deny("sed-exec", "sed runs another command (e)", "")
+		}
+		if strings.HasPrefix(s, "1e ") || strings.HasPrefix(s, "e ") || s == "e" || s == "1e" || strings.HasSuffix(s, "/e") && strings.HasPrefix(s, "s") {
+			c.deny("sed-exec", "sed runs what it reads (e)", "")
+		}
+	}
 }

@@ -3,6 +3,8 @@ package command
 import (
 	"slices"
 	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
 )
 
 // evalRule judges text that the shell itself runs.
@@ -60,7 +62,81 @@ func aliasRule(c *invocation) {
 	for _, arg := range c.args {
 		if name, text, ok := strings.Cut(arg, "="); ok {
 			c.a.aliases.set(name, text)
+			c.maybeText(text) // whoever types it next runs it
 		}
+	}
+}
+
+// callbacks judges builtins that are told what to run later, or to load.
+func callbacks(c *invocation) {
+	o := parseOptions(c.args, "-C", "-c", "-f", "-x", "-n", "-d", "-O", "-s", "-t", "-u", "-A", "-F", "-G", "-P", "-S", "-W", "-X", "-m", "-q", "-r")
+	switch c.name {
+	case "enable":
+		if o.long["-f"] != "" {
+			c.ask("preload", "it loads machine code into the shell", "")
+		}
+	case "bind":
+		if _, text, ok := strings.Cut(o.long["-x"], ":"); ok {
+			c.a.inShell(c, strings.Trim(text, `" `))
+		}
+	case "mapfile", "readarray":
+		setsVariables(c)
+		fallthrough
+	default:
+		if text := o.long["-C"]; text != "" {
+			c.a.inShell(c, text)
+		}
+	}
+}
+
+// subscripts runs the substitutions within arguments of builtins that take them for names of array elements or for arithmetic: the shell
+// expands what is quoted there once more.
+func (c *invocation) subscripts() {
+	if !slices.Contains([]string{"test", "[", "declare", "typeset", "local", "export", "readonly", "unset", "read", "printf", "let", "wait"}, c.name) {
+		return
+	}
+	for _, arg := range c.args {
+		c.a.element(arg)
+	}
+}
+
+// element runs the substitutions in the subscript of what is the name of an array's element.
+func (a *analyzer) element(text string) {
+	if i := strings.IndexByte(text, '['); i < 1 || !syntax.ValidName(text[:i]) || !strings.ContainsAny(text[i:], "$`") || hasUnknown(text) || !a.spend(parseCost+len(text)*byteCost) {
+		return
+	}
+	a.later(text)
+}
+
+// elements are those that are quoted below a node.
+func (a *analyzer) elements(n syntax.Node) {
+	syntax.Walk(n, func(n syntax.Node) bool {
+		if q, ok := n.(*syntax.SglQuoted); ok {
+			a.element(q.Value)
+		}
+		return a.spend(nodeCost)
+	})
+}
+
+// ordered puts words before a coprocess's first one behind it: the parser takes its if=x for an assignment.
+func ordered(s *syntax.Stmt) {
+	if call, ok := s.Cmd.(*syntax.CallExpr); ok && len(call.Args) > 0 && len(call.Assigns) > 0 && call.Args[0].Pos().Offset() < call.Assigns[0].Pos().Offset() {
+		words := []*syntax.Word{call.Args[0]}
+		for _, as := range call.Assigns {
+			w := &syntax.Word{Parts: []syntax.WordPart{&syntax.Lit{ValuePos: as.Pos(), Value: as.Name.Value + "="}}}
+			if as.Value != nil {
+				w.Parts = append(w.Parts, as.Value.Parts...)
+			}
+			words = append(words, w)
+		}
+		call.Args, call.Assigns = append(words, call.Args[1:]...), nil
+	}
+}
+
+// later runs the substitutions in a text that a shell expands when it comes to use it.
+func (a *analyzer) later(text string) {
+	if w, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Document(strings.NewReader(text)); err == nil {
+		a.substitutions(w)
 	}
 }
 
@@ -80,18 +156,6 @@ func cd(c *invocation) {
 		dir = unknownText
 	}
 	c.a.set("PWD", dir, fromNowhere)
-}
-
-func flockRule(c *invocation) {
-	for i, arg := range c.args {
-		if (arg == "-c" || arg == "--command") && i+1 < len(c.args) {
-			c.a.inShell(c, c.args[i+1])
-			return
-		}
-	}
-	if o := parseOptions(c.args, "-w", "-E"); len(o.rest) > 1 {
-		c.a.run(o.rest[1:], c.in, c.env, c.from)
-	}
 }
 
 func scriptRule(c *invocation) {

@@ -48,6 +48,7 @@ func (a *analyzer) call(c *syntax.CallExpr, in data) data {
 	if text, ok := a.aliases.get(c.Args[0].Lit()); ok && !slices.Contains(a.calling, "alias "+c.Args[0].Lit()) {
 		a.alias(c, text, in) // scripts do not know aliases: the word itself counts too
 	}
+	a.feeding = in
 	argv := a.fields(c.Args...)
 	from := a.expanded
 	a.source, a.substituted = written(c)
@@ -114,7 +115,7 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	defer func() { a.running-- }()
 	word := argv[0]
 	c := &invocation{a: a, name: strings.ToLower(path.Base(word)), args: argv[1:], in: in, env: env, from: from}
-	if a.c.Mode == ModeAllow && !slices.Contains(a.c.Allow, word) {
+	if a.c.Mode == ModeAllow && a.doubts == 0 && !slices.Contains(a.c.Allow, word) {
 		c.deny("not-allowed", "the command is not on the list of allowed ones", "")
 	}
 	if strings.Contains(word, "=") && !strings.Contains(word, "/") && len(argv) > 1 { // meant as an assignment, or for a tool that takes it so
@@ -135,6 +136,9 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 		return out
 	}
 	if file := a.abs(word); strings.Contains(word, "/") {
+		if path.Dir(file) == "/etc/init.d" {
+			return a.run(append([]string{"service", path.Base(file)}, c.args...), in, env, from)
+		}
 		if tool, ok := a.programs[file]; ok {
 			c.name = tool
 		} else if !toolPath(file) {
@@ -147,16 +151,25 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 			return out
 		}
 	}
+	a.judge(c)
+	return c.output()
+}
+
+// judge applies the rules.
+func (a *analyzer) judge(c *invocation) {
 	if rule, ok := rules()[c.name]; ok {
 		rule(c)
+	} else {
+		c.stranger()
 	}
+	c.subscripts()
+	c.devices()
 	if (slices.Contains(passing, c.name) || c.name == "cp" || c.name == "mv" || c.name == "ln") && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) }) {
 		c.ask("secrets", "it reads credentials", "leave them where they are")
 	}
-	if strings.HasPrefix(c.name, "mkfs") || strings.HasPrefix(c.name, "newfs") || c.name == "mke2fs" {
+	if strings.HasPrefix(c.name, "mkfs") || strings.HasPrefix(c.name, "newfs") || slices.Contains([]string{"mke2fs", "mkntfs", "mkdosfs", "mkexfatfs", "mkudffs"}, c.name) {
 		mkfs(c)
 	}
-	return c.output()
 }
 
 // function runs what was defined under a name. done: no program of that name can be meant as well.
@@ -172,37 +185,12 @@ func (a *analyzer) function(c *invocation, name string, in data) (out data, done
 		return data{}, false
 	}
 	saved := a.params
+	a.called[name] = true
 	a.calling, a.params = append(a.calling, name), slices.Concat([]string{}, c.args)
 	out = a.stmt(body, in)
 	a.params, a.calling = saved, a.calling[:len(a.calling)-1]
 	// It may not have been defined after all, or be passed over: then the program counts.
 	return out, rules()[c.name] == nil
-}
-
-// unversioned is a program's name without the version that distributions add: python3.11, perl5.36-x86.
-func unversioned(name string) string {
-	if rules()[name] != nil {
-		return name
-	}
-	if short := strings.TrimRight(name, "0123456789.-"); short != "" && (rules()[short] != nil) {
-		return short
-	}
-	return name
-}
-
-// toolPath reports whether an absolute path names a program that is judged by its name: one of the system, or of an
-// environment that was installed somewhere.
-func toolPath(file string) bool {
-	dir, name := path.Split(file)
-	dir = path.Clean(dir)
-	if strings.HasPrefix(name, "ld-") || strings.HasPrefix(name, "ld.so") {
-		return true
-	}
-	if slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/busybox", "/opt/homebrew/bin"}, dir) {
-		return true
-	}
-	_, wrapper := wrappers[name]
-	return (wrapper || rules()[unversioned(name)] != nil) && slices.Contains([]string{"bin", "sbin", ".bin"}, path.Base(dir))
 }
 
 // matching is a command that is named by a pattern: whatever it may come to be counts.
@@ -251,6 +239,7 @@ func (a *analyzer) executes(c *invocation, file string) data {
 	}
 	a.openScript(c, file, false)
 	c.fromFetched(file)
+	c.destroysFramework(file)
 	return data{}
 }
 
@@ -312,7 +301,7 @@ func shellScript(text []byte) bool {
 	return head != "" && !strings.ContainsFunc(head, func(r rune) bool { return r == 0 || r == utf8.RuneError })
 }
 
-var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "fish", "rbash", "pwsh", "csh", "tcsh", "yash", "elvish", "nu", "xonsh"}
+var shells = []string{"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "fish", "rbash", "csh", "tcsh", "yash", "elvish", "nu", "xonsh", "osh", "oil"}
 
 // options is what a command line looks like to getopt.
 type options struct {

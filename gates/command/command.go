@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -102,6 +103,11 @@ func (a *analyzer) whole(text string) {
 	}()
 	a.budget += len(text) * byteCost
 	a.parse(text, data{})
+	for _, name := range slices.Sorted(maps.Keys(a.funcs.all())) {
+		if !a.called[name] { // by whoever reads the text in
+			a.doubtful(func() data { return a.stmt(a.funcs.at(name), data{}) })
+		}
+	}
 }
 
 // AnalyzeArgs judges a command that is run without a shell.
@@ -212,6 +218,12 @@ func (a *analyzer) at(p syntax.Pos) {
 
 // find adds a finding, once.
 func (a *analyzer) find(v Verdict, rule, text, message, safer string) {
+	if a.doubts > 0 && rule != "too-complex" {
+		if v == Ask {
+			return
+		}
+		v = Ask
+	}
 	if v == Ask && a.c.Mode == ModeAllow { // what is not on the list for certain is not on it
 		v = Deny
 	}

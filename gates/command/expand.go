@@ -24,6 +24,9 @@ func (e environ) Get(name string) expand.Variable {
 		}
 		return unknownVariable
 	}
+	if user, ok := strings.CutPrefix(name, "HOME "); ok { // ~alice
+		return expand.Variable{Set: true, Kind: expand.String, Str: homeOf(user)}
+	}
 	if v, ok := e.a.vars.get(name); ok {
 		e.a.expanded = max(e.a.expanded, v.from)
 		if !e.a.spend(len(v.Str) / textPerCost) { // a few bytes can ask for a long value again and again
@@ -108,13 +111,24 @@ func (a *analyzer) config() *expand.Config {
 			return err
 		},
 		ProcSubst: func(p *syntax.ProcSubst) (string, error) {
-			out := a.isolated(func() data { return a.stmts(p.Stmts, data{}) })
+			out := a.process(p)
 			a.subs++
 			name := fmt.Sprintf("/dev/fd/%d", 1000+a.subs)
 			a.files[name] = out
 			return name, nil
 		},
 	}
+}
+
+// process runs a process substitution; one that is written to reads what the command around it reads.
+func (a *analyzer) process(p *syntax.ProcSubst) data {
+	in := data{}
+	if p.Op == syntax.CmdOut {
+		in = a.feeding
+		a.piping++
+		defer func() { a.piping-- }()
+	}
+	return a.isolated(func() data { return a.stmts(p.Stmts, in) })
 }
 
 // fields expands words as arguments. a.expanded is the worst source of what they hold.
@@ -242,7 +256,7 @@ func (a *analyzer) substitutions(n syntax.Node) {
 			a.isolated(func() data { return a.stmts(n.Stmts, data{}) })
 			return false
 		case *syntax.ProcSubst:
-			a.isolated(func() data { return a.stmts(n.Stmts, data{}) })
+			a.process(n)
 			return false
 		}
 		return true

@@ -2,7 +2,6 @@ package command
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +19,7 @@ var (
 func rules() table {
 	tableOnce.Do(func() {
 		tableMade = table{}
-		for _, add := range []func(table){fileRules, buildRules, repositoryRules, interpreterRules, networkRules, systemRules, wrapperRules} {
+		for _, add := range []func(table){fileRules, buildRules, repositoryRules, interpreterRules, networkRules, systemRules, wrapperRules, launcherRules, packageRules, serviceRules, databaseRules} {
 			add(tableMade)
 		}
 	})
@@ -31,9 +30,9 @@ func fileRules(t table) {
 	for name, rule := range map[string]func(*invocation){
 		"rm": rm, "rmdir": rm, "unlink": rm, "shred": shred, "srm": shred, "wipe": shred,
 		"dd": dd, "mv": mv, "cp": cp, "install": cp, "ln": ln, "tee": tee, "truncate": truncate, "chmod": chmod, "chown": chown, "chgrp": chown, "chattr": chattr, "chflags": chattr, "setfacl": chown,
-		"rsync": rsync, "sed": sed, "touch": touch, "trash": rm,
+		"rsync": rsync, "sed": sed, "touch": touch, "trash": rm, "trash-put": rm, "split": split, "csplit": split, "sudoedit": sudoedit,
 		"wipefs": disk, "fdisk": disk, "sfdisk": disk, "cfdisk": disk, "gdisk": disk, "sgdisk": disk, "parted": disk, "blkdiscard": disk, "mkswap": disk, "hdparm": disk, "diskutil": disk,
-		"cryptsetup": disk, "pvremove": disk, "vgremove": disk, "lvremove": disk, "zpool": disk, "badblocks": disk, "nvme": disk, "mdadm": disk, "btrfs": disk, "newfs": disk,
+		"cryptsetup": disk, "pvremove": disk, "vgremove": disk, "lvremove": disk, "zpool": disk, "badblocks": disk, "nvme": disk, "mdadm": disk, "nwipe": disk, "vgchange": disk, "lvchange": disk, "pvcreate": disk, "vgcreate": disk, "sg_format": disk, "btrfs": disk, "newfs": disk,
 	} {
 		t[name] = rule
 	}
@@ -126,8 +125,8 @@ func shred(c *invocation) {
 
 func disk(c *invocation) {
 	o := parseOptions(c.args)
-	if o.has('l', "list") || o.has('h', "help") || o.has('V', "version") || len(o.rest) == 0 ||
-		slices.Contains([]string{"zpool", "btrfs", "nvme", "mdadm", "diskutil", "parted", "cryptsetup"}, c.name) && slices.Contains([]string{"list", "status", "filesystem", "subvolume", "info", "print", "-l"}, o.rest[0]) {
+	if o.has('l', "list") || o.has('h', "help") || o.has('V', "version") || len(o.rest) == 0 && c.name != "nwipe" ||
+		slices.Contains([]string{"zpool", "btrfs", "nvme", "mdadm", "diskutil", "parted", "cryptsetup"}, c.name) && slices.Contains([]string{"list", "status", "filesystem", "subvolume", "info", "print", "-l"}, o.rest[0]) && !slices.Contains(o.rest, "delete") {
 		return
 	}
 	if !slices.Contains([]string{"zpool", "btrfs", "nvme", "mdadm", "diskutil", "cryptsetup", "pvremove", "vgremove", "lvremove"}, c.name) && c.onImage(o.rest) {
@@ -163,6 +162,9 @@ func dd(c *invocation) {
 			c.deny("device-read", "it copies a device", "")
 		}
 	}
+	if text := " " + strings.Join(c.args, " "); slices.ContainsFunc([]string{" if=/dev/zero", " if=/dev/urandom", " if=/dev/random"}, func(s string) bool { return strings.Contains(text, s) }) && strings.Contains(text, " of=") && !strings.Contains(text, " count=") {
+		c.ask("disk-full", "it writes until nothing is left of the disk", "count=N")
+	}
 }
 
 // targets splits the words of cp and mv into sources and target.
@@ -192,6 +194,9 @@ func mv(c *invocation) {
 			c.deny("move-system", "it moves away what is not the task's", "")
 		case atWorkspace:
 			c.ask("move-workspace", "it moves the whole workspace", "")
+		}
+		if path.Base(c.a.abs(s)) == ".git" || repositoryFile(c.a.abs(s)) {
+			c.ask("repository-write", "it moves the repository away", "")
 		}
 		c.copied(s, target)
 	}
@@ -241,6 +246,7 @@ func ln(c *invocation) {
 			c.deny("history", "it throws the shell's history away", "")
 		}
 		c.copied(s, target)
+		c.linked(s, target)
 	}
 }
 
@@ -260,6 +266,9 @@ func truncate(c *invocation) {
 
 // setuid reports whether a mode gives a program somebody else's rights.
 func setuid(mode string) bool {
+	if digits := strings.TrimLeft(mode, "=+"); strings.Trim(digits, "01234567") == "" {
+		mode = digits
+	}
 	if strings.Trim(mode, "01234567") == "" {
 		return len(mode) >= 4 && strings.ContainsAny(mode[len(mode)-4:len(mode)-3], "24567")
 	}
@@ -273,6 +282,9 @@ func setuid(mode string) bool {
 
 // open reports whether a mode lets everybody write.
 func open(mode string) bool {
+	if digits := strings.TrimLeft(mode, "=+"); strings.Trim(digits, "01234567") == "" {
+		mode = digits
+	}
 	if mode != "" && strings.Trim(mode, "01234567") == "" {
 		last := mode[len(mode)-1]
 		return last == '2' || last == '3' || last == '6' || last == '7'
@@ -338,32 +350,4 @@ func chattr(c *invocation) {
 		}
 	}
 	c.ask("chattr", "it makes files that cannot be changed, or takes that from them", "")
-}
-
-// sedExec is the command e, at the beginning of a command of sed.
-var sedExec = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(^|[;{}\n])\s*([0-9$]+(,[0-9$]+)?|/[^/]*/)?\s*!?e(\s|$)`)
-})
-
-func sed(c *invocation) {
-	o := parseOptions(c.args, "-e", "-f", "-l", "--expression", "--file")
-	if o.has('i', "in-place") {
-		for i, p := range o.rest {
-			_, e := o.long["-e"]
-			_, f := o.long["-f"]
-			if i == 0 && !e && !f {
-				continue
-			}
-			c.a.writes(p, "sed -i on")
-		}
-	}
-	for _, s := range append(o.rest[:min(len(o.rest), 1)], o.long["-e"], o.long["expression"]) {
-		s = strings.TrimSpace(s)
-		if c.a.matches(sedExec(), s) {
-			c.deny("sed-exec", "sed runs another command (e)", "")
-		}
-		if strings.HasPrefix(s, "1e ") || strings.HasPrefix(s, "e ") || s == "e" || s == "1e" || strings.HasSuffix(s, "/e") && strings.HasPrefix(s, "s") {
-			c.deny("sed-exec", "sed runs what it reads (e)", "")
-		}
-	}
 }

@@ -55,6 +55,9 @@ func findRule(c *invocation) {
 // onEach judges a command that is run on everything below some directories.
 func (c *invocation) onEach(argv, roots []string) {
 	for _, r := range roots {
+		if c.a.abs(r) == "/" { // of everything there is, it is something of the system's
+			r = "/usr"
+		}
 		one := make([]string, len(argv))
 		for i, arg := range argv {
 			one[i] = strings.ReplaceAll(arg, "{}", path.Join(r, unknownText))
@@ -73,6 +76,19 @@ func (c *invocation) onEach(argv, roots []string) {
 		}
 		c.a.run(one, data{}, nil, c.from)
 	}
+}
+
+// matched is what ls prints of patterns: paths of which the directory is known.
+func (c *invocation) matched() (string, bool) {
+	var b strings.Builder
+	for _, p := range parseOptions(c.args).rest {
+		i := strings.IndexAny(p, "*?[")
+		if i < 0 || hasUnknown(p) {
+			return "", false
+		}
+		b.WriteString(p[:i] + unknownText + "\n")
+	}
+	return b.String(), b.Len() > 0
 }
 
 // listed is what find prints: a path below each of its roots that is not known any further. Of everything there is, it is one

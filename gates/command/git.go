@@ -8,12 +8,13 @@ import (
 
 func repositoryRules(t table) {
 	gitRules = gitCommands()
-	t["git"], t["gh"], t["glab"], t["hg"], t["svn"] = git, forge, forge, hg, hg
+	t["git"], t["gh"], t["glab"], t["hub"], t["hg"], t["svn"] = git, forge, forge, forge, hg, hg
 }
 
 // gitKeys are settings with which git runs a command of somebody's choice.
 var gitKeys = []string{"core.sshcommand", "core.fsmonitor", "core.pager", "core.editor", "core.hookspath", "core.gitproxy", "core.askpass", "core.alternaterefscommand",
-	"sequence.editor", "diff.external", "gpg.program", "uploadpack.packobjectshook", "init.templatedir", "include.path", "http.proxy", "http.sslverify", "protocol.ext.allow", "protocol.allow", "credential.helper"}
+	"sequence.editor", "diff.external", "gpg.program", "uploadpack.packobjectshook", "init.templatedir", "include.path", "http.proxy", "http.sslverify", "protocol.ext.allow", "protocol.allow", "credential.helper",
+	"clean.requireforce", "core.attributesfile", "interactive.difffilter", "sendemail.smtpserver", "sendemail.sendmailcmd", "core.virtualfilesystem"}
 
 func dangerousGitKey(setting string) bool {
 	key, value, _ := strings.Cut(strings.ToLower(setting), "=")
@@ -22,7 +23,8 @@ func dangerousGitKey(setting string) bool {
 	}
 	return strings.HasPrefix(key, "alias.") && strings.HasPrefix(value, "!") || strings.HasPrefix(key, "includeif.") ||
 		strings.HasPrefix(key, "filter.") || strings.HasSuffix(key, ".textconv") || strings.HasSuffix(key, ".command") || strings.HasSuffix(key, ".driver") ||
-		strings.HasPrefix(key, "pager.") && value != "false" && value != "cat" && value != "" || strings.HasPrefix(key, "url.") || strings.HasSuffix(key, ".cmd") || strings.HasSuffix(key, ".program")
+		strings.HasPrefix(key, "pager.") && value != "false" && value != "cat" && value != "" || strings.HasPrefix(key, "url.") || strings.HasPrefix(key, "credential.") && strings.HasSuffix(key, ".helper") && (strings.HasPrefix(value, "!") || strings.HasPrefix(value, "/")) ||
+		strings.HasPrefix(key, "submodule.") && strings.HasPrefix(value, "!") || strings.HasPrefix(key, "remote.") && (strings.HasSuffix(key, "pack") || strings.HasSuffix(key, ".vcs")) || strings.HasPrefix(key, "http.") && strings.HasSuffix(key, ".sslverify") || strings.HasSuffix(key, ".cmd") || strings.HasSuffix(key, ".program")
 }
 
 // git judges git: what loses work, what rewrites what others have, and what makes git run something.
@@ -62,6 +64,9 @@ func git(c *invocation) {
 			_ = value
 			c.deny("git-exec", "the option makes git run a command", "leave it out")
 		}
+	}
+	if p := o.long["output"]; p != "" {
+		c.a.writes(p, "git writes")
 	}
 	for _, p := range o.rest {
 		if strings.HasPrefix(p, "ext::") || strings.HasPrefix(p, "fd::") {
@@ -150,9 +155,15 @@ func gitCommands() map[string]func(c *invocation, o options, args []string) {
 				c.a.run(args[1:], c.in, c.env, c.from)
 			}
 		},
-		"submodule": func(c *invocation, o options, _ []string) {
-			if i := slices.Index(o.rest, "foreach"); i >= 0 && i+1 < len(o.rest) {
-				c.a.inShell(c, strings.Join(o.rest[i+1:], " "))
+		"add": func(c *invocation, o options, _ []string) {
+			if slices.ContainsFunc(o.rest, func(p string) bool { return secretPath(c.a.abs(p), c.a.c.Home) }) {
+				c.ask("secrets", "whoever has the repository has the credentials too", "name the file in .gitignore")
+			}
+		},
+		"submodule": func(c *invocation, o options, args []string) {
+			if i := slices.Index(args, "foreach"); i >= 0 {
+				words := args[i+1:]
+				c.a.inShell(c, strings.Join(words[(wrapper{}).options(words):], " "))
 			}
 			if slices.Contains(o.rest, "deinit") && o.has('f', "force") {
 				c.ask("git-discard", "it removes a submodule with what was not committed", "")
@@ -162,6 +173,36 @@ func gitCommands() map[string]func(c *invocation, o options, args []string) {
 		"grep": func(c *invocation, _ options, args []string) {
 			if slices.ContainsFunc(args, func(s string) bool { return strings.HasPrefix(s, "-O") && len(s) > 2 }) {
 				c.deny("git-exec", "git grep runs a command on what it finds", "leave -O out")
+			}
+		},
+		"checkout-index": func(c *invocation, o options, _ []string) {
+			if o.has('f', "force") {
+				c.ask("git-discard", "it throws away what was not committed", stash)
+			}
+		},
+		"read-tree": func(c *invocation, o options, _ []string) {
+			if o.has(0, "reset") && o.short['u'] {
+				c.deny("git-discard", "it throws away what was not committed", stash)
+			}
+		},
+		"prune": func(c *invocation, _ options, _ []string) {
+			c.ask("git-history", "it removes lost commits for good", "git gc")
+		},
+		"credential": func(c *invocation, _ options, _ []string) { c.ask("secrets", "it reads or changes credentials", "") },
+		"apply": func(c *invocation, o options, _ []string) {
+			if o.has(0, "unsafe-paths") {
+				c.ask("outside-write", "the patch may change files outside of the workspace", "leave --unsafe-paths out")
+			}
+		},
+		"instaweb": func(c *invocation, _ options, _ []string) {
+			c.ask("upload", "it shows the repository to the network", "")
+		},
+		"daemon": func(c *invocation, _ options, _ []string) {
+			c.ask("upload", "it shows repositories to the network", "")
+		},
+		"maintenance": func(c *invocation, o options, _ []string) {
+			if first(o.rest) == "start" {
+				c.deny("persistence", "what it sets up runs later, outside of this task", "git maintenance run")
 			}
 		},
 		"difftool": gitTool, "mergetool": gitTool,
@@ -252,8 +293,10 @@ func gitConfig(c *invocation, o options, args []string) {
 	if first(words) == "set" {
 		words = words[1:]
 	}
-	if len(words) > 1 && dangerousGitKey(words[0]+"="+words[1]) {
-		c.deny("git-exec", "the setting makes git run a command later", "leave it out")
+	for i := range len(words) - 1 { // -f FILE may stand before
+		if dangerousGitKey(words[i] + "=" + words[i+1]) {
+			c.deny("git-exec", "the setting makes git run a command later", "leave it out")
+		}
 	}
 	if o.has(0, "global", "system") && len(words) > 1 {
 		c.ask("persistence", "it changes git for every repository", "git config --local")
@@ -269,13 +312,18 @@ func first(list []string) string {
 
 func forge(c *invocation) {
 	text := strings.Join(c.args, " ")
+	if first(c.args) == "alias" && strings.Contains(text, "!") {
+		c.maybeText(strings.TrimLeft(c.args[len(c.args)-1], "!"))
+	}
 	for _, bad := range []string{"repo delete", "repo archive", "release delete", "secret delete", "secret set", "ssh-key add", "auth token", "repo edit --visibility", "api -X DELETE", "api --method DELETE"} {
 		if strings.HasPrefix(text, bad) || strings.Contains(text, " "+bad) {
 			c.deny("forge", "it removes or opens what others use", "")
 			return
 		}
 	}
-	if slices.Contains([]string{"gist", "pr", "issue", "release"}, first(c.args)) && len(c.args) > 1 && slices.Contains([]string{"create", "merge", "close", "upload", "edit"}, c.args[1]) {
+	if slices.Contains([]string{"gist", "pr", "issue", "release"}, first(c.args)) && len(c.args) > 1 && slices.Contains([]string{"create", "merge", "close", "upload", "edit", "delete"}, c.args[1]) ||
+		slices.Contains([]string{"extension", "ext", "workflow", "run", "cache", "variable", "label", "codespace", "repo"}, first(c.args)) && len(c.args) > 1 && slices.Contains([]string{"install", "delete", "cancel", "disable", "set", "rename", "transfer"}, c.args[1]) ||
+		first(c.args) == "api" && anyOf(c.args, []string{"PUT", "POST", "PATCH", "-XPUT", "-XPOST", "-XPATCH", "-XDELETE", "--method=DELETE", "--method=PUT", "--method=POST", "--method=PATCH"}) {
 		c.ask("forge", "it publishes", "")
 	}
 }

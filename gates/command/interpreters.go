@@ -13,13 +13,15 @@ func interpreterRules(t table) {
 		t[name] = shellRule
 	}
 	for name, flags := range map[string]string{"python": "c", "python2": "c", "python3": "c", "pypy": "c", "pypy3": "c", "perl": "eE", "ruby": "e", "node": "ep", "nodejs": "ep", "deno": "", "bun": "e",
-		"php": "r", "lua": "e", "luajit": "e", "tclsh": "", "osascript": "e", "rscript": "e", "r": "e", "julia": "e", "groovy": "e", "guile": "c", "ghc": "e", "elixir": "e", "erl": "", "raku": "e", "jshell": "", "irb": "", "ts-node": "e", "tsx": "e"} {
+		"php": "r", "lua": "e", "luajit": "e", "tclsh": "", "osascript": "e", "rscript": "e", "r": "e", "julia": "e", "groovy": "e", "guile": "c", "ghc": "e", "elixir": "e", "erl": "", "raku": "e", "jshell": "", "irb": "", "ts-node": "e", "tsx": "e",
+		"scala": "e", "kotlin": "e", "octave": "", "ocaml": "e", "swift": "e", "sbcl": "", "racket": "e", "clojure": "e", "clj": "e", "bb": "e", "crystal": "", "nim": "", "jrunscript": "e", "ipython": "c", "ipython3": "c", "sage": "c", "gjs": "c", "qjs": "e",
+		"janet": "e", "fennel": "e", "gnuplot": "e", "m4": "", "gimp": "b", "rakudo": "e", "perl6": "e", "escript": "", "micropython": "c", "pwsh": "", "powershell": "", "js": "e", "csi": "e", "maxima": "", "ghci": ""} {
 		t[name] = func(c *invocation) { interpreter(c, flags) }
 	}
 	for _, name := range []string{"awk", "gawk", "mawk", "nawk"} {
 		t[name] = awk
 	}
-	for _, name := range []string{"vim", "vi", "nvim", "ex", "ed", "emacs", "less", "more", "man", "gdb", "lldb", "nmap", "zip", "ftp", "sqlite3", "nvi", "nano", "cpan"} {
+	for _, name := range []string{"vim", "vi", "nvim", "ex", "ed", "emacs", "less", "more", "man", "lldb", "view", "rvim", "rview", "gvim", "vimdiff", "nmap", "zip", "ftp", "sqlite3", "nvi", "nano", "cpan"} {
 		if _, taken := t[name]; !taken {
 			t[name] = editor
 		}
@@ -138,6 +140,10 @@ func interpreter(c *invocation, flags string) {
 	if destroysData(strings.Join(c.args, " ")) {
 		c.deny("database", "it empties the application's database", "")
 	}
+	if i := slices.IndexFunc(c.args, func(s string) bool { return evaluates(c.name, s) }); i >= 0 && (c.name == "pwsh" || c.name == "powershell") {
+		c.inline(strings.Join(c.args[i+1:], " ")) // PowerShell's other options take values
+		return
+	}
 	for i := 0; i < len(c.args); i++ {
 		arg := c.args[i]
 		switch {
@@ -149,14 +155,15 @@ func interpreter(c *invocation, flags string) {
 				c.inline(c.args[i+1])
 				return
 			}
-		case arg == "--eval" || arg == "--print":
+		case evaluates(c.name, arg):
 			if i+1 < len(c.args) {
 				c.inline(c.args[i+1])
 			}
 			return
-		case strings.HasPrefix(arg, "--eval="):
-			c.inline(arg[len("--eval="):])
+		case strings.HasPrefix(arg, "--") && strings.Contains(arg, "=") && evaluates(c.name, arg[:strings.IndexByte(arg, '=')]):
+			c.inline(arg[strings.IndexByte(arg, '=')+1:])
 			return
+		case exact(c.name) && len(arg) > 2 && arg[0] == '-':
 		case len(arg) > 1 && arg[0] == '-' && arg[1] != '-':
 			j := strings.IndexAny(arg[1:], flags+valueFlags(c.name))
 			if j < 0 {
@@ -184,11 +191,30 @@ func interpreter(c *invocation, flags string) {
 	}
 }
 
+// exact reports whether a language has its own long options with one dash, and no letters in one word.
+func exact(name string) bool {
+	return !strings.HasPrefix(name, "py") && !slices.Contains([]string{"perl", "ruby", "node", "nodejs", "bun", "php", "lua", "luajit", "raku"}, name)
+}
+
+// evaluates reports whether code stands behind a long option, or a subcommand.
+func evaluates(name, arg string) bool {
+	switch name {
+	case "nim", "crystal":
+		return arg == "e" || arg == "eval"
+	case "pwsh", "powershell": // any case, any beginning
+		low := strings.ToLower(arg)
+		return low == "-c" || len(low) > 1 && (strings.HasPrefix("-command", low) || strings.HasPrefix("-encodedcommand", low)) || low == "-ec" || low == "-enc"
+	}
+	return slices.Contains([]string{"--eval", "--print", "-eval", "--execute", "--execute-string", "--batch-string"}, arg)
+}
+
 // module judges python -m NAME.
 func (c *invocation) module(args []string) {
 	switch first(args) {
 	case "pty", "telnetlib", "smtpd":
 		c.deny("interpreter-process", "it starts a shell", "")
+	case "pip":
+		c.a.run(args, c.in, c.env, c.from)
 	case "timeit":
 		for _, code := range parseOptions(args[1:], "-n", "-r", "-s", "-u").rest {
 			c.inline(code)
@@ -222,7 +248,7 @@ func valueFlags(name string) string {
 var starts = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)\b(os\s*\.\s*(system|popen|exec\w*|spawn\w*|posix_spawn|fork|remove|unlink|rmdir|removedirs)|subprocess|popen[23]?|pty\s*\.|commands\s*\.\s*getoutput|` +
 		`shutil\s*\.\s*rmtree|socket|urllib|httplib|http\.client|requests\s*\.|ftplib|smtplib|paramiko|child_process|execSync|spawnSync|execFile|rmSync|rmdirSync|unlinkSync|net\s*\.\s*(connect|createConnection|Socket)|` +
-		`https?\s*\.\s*(get|request)|fetch\s*\(|Process\s*\.\s*spawn|IO\s*\.\s*popen|Open3|Kernel\s*\.\s*(system|exec)|TCPSocket|Net::HTTP|open-uri|FileUtils\s*\.\s*rm|fsockopen|proc_open|shell_exec|passthru|pcntl_exec|curl_exec|` +
+		`https?\s*\.\s*(get|request)|fetch\s*\(|Process\s*\.\s*spawn|IO\s*\.\s*popen|Open3|Kernel\s*\.\s*(system|exec)|TCPSocket|Net::HTTP|open-uri|FileUtils\s*\.\s*rm|Remove-Item|Start-Process|Invoke-Expression|Invoke-WebRequest|Net\.WebClient|FromBase64String|iex\s|Sys\s*\.\s*(command|remove)|System\s*\.\s*cmd|os:cmd|run-program|syscmd|ProcessBuilder|sys\.process|fsockopen|proc_open|shell_exec|passthru|pcntl_exec|curl_exec|` +
 		`IO::Socket|LWP|io\s*\.\s*popen|os\.execute|do shell script|__import__|ctypes|getattr\s*\(\s*os|importlib|marshal\s*\.|b64decode|decode_base64|base64|codecs\s*\.\s*decode|fromhex|unhexlify|zlib\s*\.\s*decompress|eval\s*\(|exec\s*\(|compile\s*\()|` +
 		`\bfork\s*(;|&&|\|\||$|\s(while|until|for|if|unless|or|and)\b)|\b(system|exec|fork|qx|spawn|unlink|rmtree)\s*[("'{\x60]|\x60[^\x60]+\x60|/dev/tcp/`)
 })
@@ -240,18 +266,42 @@ func (c *invocation) inline(code string) {
 }
 
 func awk(c *invocation) {
-	o := parseOptions(c.args, "-F", "-v", "-f", "--file", "--field-separator", "--assign")
-	if file := o.long["-f"] + o.long["file"]; file != "" || len(o.rest) == 0 {
+	o := parseOptions(c.args, "-F", "-i", "--include", "-e", "--source", "-l", "--load", "-v", "-f", "--file", "--field-separator", "--assign")
+	file := o.long["-f"] + o.long["file"]
+	if file == "-" || file == "/dev/stdin" {
+		c.stdinScript()
 		return
 	}
-	code := o.rest[0]
+	if o.value("-l", "load") != "" {
+		c.ask("preload", "it loads machine code", "")
+	}
+	code := o.value("-e", "source")
 	switch {
-	case strings.Contains(code, "system(") || strings.Contains(code, "/inet/") || c.a.matches(awkPipe(), code):
+	case file != "" && code == "" || len(o.rest) == 0 && code == "":
+		return
+	case code == "":
+		code = o.rest[0]
+	}
+	if o.value("-i", "include") == "inplace" {
+		for _, p := range o.rest[min(len(o.rest), 1):] {
+			c.a.writes(p, "awk on")
+		}
+	}
+	if c.a.spend(len(code)) {
+		for _, m := range awkWrite().FindAllStringSubmatch(code, maxItems) {
+			c.a.writes(m[1], "awk writes")
+		}
+	}
+	switch {
+	case strings.Contains(strings.ReplaceAll(code, " ", ""), "system(") || strings.Contains(code, "/inet/") || c.a.matches(awkPipe(), code):
 		c.deny("interpreter-process", "the program starts processes or opens sockets", "let the shell do that, where it can be seen")
 	case hasUnknown(code):
 		c.ask("unresolved", "the program cannot be told beforehand", "")
 	}
 }
+
+// awkWrite is what a program of awk prints to.
+var awkWrite = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`>\s*"([^"]+)"`) })
 
 var awkPipe = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\|&?\s*getline|\|&?\s*"|"\s*\|\s*getline|\|\s*[a-z_]+\s*[;}]`)
@@ -263,6 +313,11 @@ func editor(c *invocation) {
 	for i, arg := range c.args {
 		if arg == "-TT" && i+1 < len(c.args) {
 			o.long["unzip-command"] = c.args[i+1]
+		}
+	}
+	if c.name == "zip" && o.has('m', "move") {
+		for _, p := range o.rest[min(1, len(o.rest)):] {
+			c.removes(p, true, true)
 		}
 	}
 	if text := cmp.Or(o.long["-P"], o.long["pager"], o.long["unzip-command"]); (c.name == "man" || c.name == "zip") && text != "" && !slices.Contains([]string{"cat", "less", "more", "unzip"}, text) {
@@ -281,6 +336,9 @@ func editor(c *invocation) {
 			value = c.args[i+1]
 		}
 		value = strings.TrimLeft(value, ": ")
+		if language, code, ok := strings.Cut(value, " "); ok && slices.Contains([]string{"py", "py3", "pyx", "python", "python3", "lua", "ruby", "perl", "tcl"}, language) || c.name == "emacs" && strings.HasPrefix(value, "(") {
+			c.inline(cmp.Or(code, value))
+		}
 		if strings.HasPrefix(value, "!") || strings.Contains(value, "shell") || strings.Contains(value, "call-process") || strings.Contains(value, "system(") || strings.HasPrefix(value, "+!") || strings.Contains(value, "os.execute") {
 			c.deny("editor-shell", "the program is told to start a shell", "run the command itself")
 		}

@@ -8,13 +8,13 @@ import (
 )
 
 func networkRules(t table) {
-	for _, name := range []string{"curl", "wget", "wget2", "aria2c", "http", "https", "xh", "lwp-request", "fetch", "lynx", "links", "w3m"} {
+	for _, name := range []string{"curl", "wget", "wget2", "aria2c", "axel", "lwp-download", "http", "https", "xh", "lwp-request", "fetch", "lynx", "links", "w3m"} {
 		t[name] = download
 	}
 	for _, name := range []string{"nc", "ncat", "netcat", "nc.openbsd", "nc.traditional", "socat", "telnet", "cryptcat", "pwncat", "openssl"} {
 		t[name] = pipeTool
 	}
-	for _, name := range []string{"ssh", "scp", "sftp", "ftp", "lftp", "tftp", "sshpass", "mosh", "autossh", "dig", "nslookup", "host", "drill", "ping", "whois", "mail", "sendmail", "mutt", "swaks", "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "tcpdump", "nmap", "masscan", "ssh-copy-id"} {
+	for _, name := range []string{"ssh", "scp", "sftp", "ftp", "lftp", "tftp", "sshpass", "mosh", "autossh", "dig", "nslookup", "host", "drill", "ping", "whois", "mail", "sendmail", "mutt", "swaks", "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "tcpdump", "nmap", "masscan", "ssh-copy-id", "sshuttle", "iodine", "ptunnel", "dnscat2", "telnetd", "wg-quick", "openvpn", "msfvenom", "msfconsole", "hydra", "john", "hashcat", "sqlmap", "nikto", "gobuster", "arpspoof", "hping3", "xmrig", "aircrack-ng"} {
 		t[name] = remote
 	}
 }
@@ -60,8 +60,11 @@ func download(c *invocation) {
 			c.a.files[c.a.abs(path.Join(o.value("-P", "directory-prefix"), path.Base(p.Path)))] = data{from: fromNetwork}
 		}
 	}
-	if method := strings.ToUpper(o.value("-X", "request") + o.long["method"]); method == "DELETE" {
-		c.deletes(append(o.rest, o.long["url"]))
+	if method := strings.ToUpper(o.value("-X", "request") + o.long["method"]); method == "DELETE" || first(o.rest) == "DELETE" {
+		c.deletes(slices.DeleteFunc(append(slices.Clone(o.rest), o.long["url"]), func(s string) bool { return s == "DELETE" }))
+	}
+	if slices.Contains([]string{"http", "https", "xh"}, c.name) {
+		c.sendsItems(o.rest)
 	}
 	c.sendsWith(o)
 	if cfg := o.long["-K"] + o.long["config"]; cfg != "" {
@@ -69,6 +72,18 @@ func download(c *invocation) {
 	}
 	if ask := o.long["use-askpass"]; ask != "" {
 		c.a.run([]string{ask}, data{}, nil, fromNowhere)
+	}
+}
+
+// sendsItems judges the items of httpie's requests, such as file@PATH, and what it reads.
+func (c *invocation) sendsItems(words []string) {
+	if c.in.from == fromSecret {
+		c.uploads(c.in)
+	}
+	for _, word := range words {
+		if name, file, ok := strings.Cut(word, "@"); ok && file != "" && !strings.Contains(name, "/") && !strings.Contains(name, ".") {
+			c.upload([]string{file})
+		}
 	}
 }
 
@@ -80,9 +95,9 @@ func (c *invocation) deletes(addresses []string) {
 			u, err = url.Parse("http://" + address)
 		}
 		switch {
-		case address == "" || err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, u.Hostname()):
 		case err == nil && slices.Contains([]string{"_all", "*"}, path.Base(u.Path)):
 			c.deny("database", "it deletes everything that is stored there", "")
+		case address == "" || err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, u.Hostname()):
 		default:
 			c.ask("remote", "it deletes something on another machine", "")
 		}
@@ -123,10 +138,18 @@ func (c *invocation) sendsWith(o options) {
 		if c.from == fromSecret && hasUnknown(arg) || c.from == fromDecoder && hasUnknown(arg) {
 			c.deny("exfiltration", "the address carries out what a command has read", "")
 		}
+		if _, p, _ := strings.Cut(arg, "://"); c.from == fromHost && hasUnknown(strings.TrimPrefix(p, unknownText)) {
+			c.ask("exfiltration", "the address says who and where we are", "")
+		}
 	}
 	for name, v := range o.long {
-		if (name == "-H" || name == "header" || name == "-b" || name == "-A" || name == "user-agent") && c.from == fromSecret && hasUnknown(v) {
-			c.deny("exfiltration", "a header carries out what a command has read", "")
+		if (name == "-H" || name == "header" || name == "-b" || name == "-A" || name == "user-agent") && hasUnknown(v) {
+			switch c.from {
+			case fromSecret:
+				c.deny("exfiltration", "a header carries out what a command has read", "")
+			case fromHost:
+				c.ask("exfiltration", "a header says who and where we are", "")
+			}
 		}
 	}
 }
@@ -199,12 +222,12 @@ func remote(c *invocation) {
 			c.ask("network-pipe", "it sends its words to a host of somebody's choice", "")
 		}
 		fallthrough
-	case "dig", "nslookup", "host", "drill", "ping":
-		if p := parseOptions(c.args, "-p").long["-p"]; c.name == "ping" && (hasUnknown(p) || c.from != fromNowhere) {
+	case "dig", "nslookup", "host", "drill", "ping", "getent", "resolvectl", "kdig", "dog", "delv", "traceroute", "tracepath", "mtr":
+		if p := parseOptions(c.args, "-p").long["-p"]; c.name == "ping" && (hasUnknown(p) || c.from > fromHost) {
 			c.deny("exfiltration", "what fills the packets carries data out", "")
 		}
 		for _, arg := range c.args {
-			if hasUnknown(arg) && strings.Contains(arg, ".") || c.from != fromNowhere && strings.Contains(arg, ".") {
+			if hasUnknown(arg) && strings.Contains(arg, ".") || c.from > fromHost && strings.Contains(arg, ".") {
 				c.deny("dns-exfiltration", "the name that is asked for carries data out", "")
 				return
 			}
@@ -229,7 +252,7 @@ func remote(c *invocation) {
 	case "mail", "sendmail", "mutt", "swaks":
 		c.uploads(c.in)
 		c.ask("upload", "it sends mail", "")
-	case "ngrok", "cloudflared", "devtunnel", "frpc", "chisel":
+	case "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "sshuttle", "iodine", "ptunnel", "dnscat2", "telnetd":
 		c.deny("tunnel", "it opens this machine to the world", "")
 	default:
 		c.ask("scan", "it looks at the network", "")
@@ -269,6 +292,7 @@ func rsync(c *invocation) {
 	}
 	if sh := o.long["-e"] + o.long["rsh"]; sh != "" && !strings.HasPrefix(sh, "ssh") {
 		c.a.inShell(c, sh)
+		c.ask("ssh-exec", "it reaches the other side by way of a command", "leave it out")
 	}
 	if n := len(o.rest); n > 1 {
 		if to := o.rest[n-1]; strings.Contains(to, ":") {

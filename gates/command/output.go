@@ -19,6 +19,8 @@ import (
 var (
 	networkTools = []string{"curl", "wget", "wget2", "aria2c", "http", "https", "xh", "fetch", "nc", "ncat", "netcat", "socat", "telnet", "dig", "nslookup", "host", "ssh", "lynx", "w3m", "links", "lwp-request", "ftp", "tftp"}
 	secretTools  = []string{"env", "printenv", "set", "export", "declare", "history", "pass", "secret-tool", "security", "gpg"}
+	// hostTools write who and where we are.
+	hostTools = []string{"whoami", "id", "hostname", "hostid", "logname", "who", "w", "last", "groups", "ifconfig", "ip", "arp"}
 	// passing tools write what they read, or a part of it.
 	passing = []string{"cat", "tac", "tee", "head", "tail", "sort", "uniq", "grep", "egrep", "fgrep", "rg", "sed", "awk", "gawk", "cut", "tr", "fold", "fmt", "nl", "paste", "column", "jq", "yq", "xargs", "less", "more",
 		"base64", "xxd", "od", "hexdump", "gzip", "bzip2", "xz", "zstd", "tar", "zip", "openssl", "rev", "strings", "iconv", "pv", "split", "dd", "sponge", "buffer", "stdbuf", "parallel", "sha256sum", "shuf", "python3", "python", "perl"}
@@ -53,6 +55,8 @@ func (c *invocation) output() data {
 		return data{from: fromSecret}
 	case slices.Contains(secretTools, c.name) && (c.name != "env" || len(c.args) == 0):
 		return data{from: fromSecret}
+	case slices.Contains(hostTools, c.name) && (c.name != "id" || len(c.args) == 0): // not a number of id -u
+		return data{from: fromHost}
 	case slices.Contains(decoders, c.name) && c.decoding():
 		return data{from: max(in.from, fromDecoder)}
 	case slices.Contains(passing, c.name):
@@ -138,6 +142,8 @@ func (c *invocation) computed(in data) (string, bool) {
 		return c.temporary()
 	case "find":
 		return c.listed()
+	case "ls":
+		return c.matched()
 	case "pwd":
 		return c.a.cwd() + "\n", !hasUnknown(c.a.cwd())
 	case "true", "false", ":", "cd", "mkdir", "export", "unset", "alias", "test", "[", "sleep", "wait", "touch", "rm", "chmod":

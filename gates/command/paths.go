@@ -4,6 +4,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
 )
 
 // place is what kind of place a path is, as far as losing it goes.
@@ -155,7 +157,7 @@ func secretPath(p, home string) bool {
 func privatePath(p, home string) bool {
 	base := path.Base(p)
 	return (strings.HasPrefix(base, "id_") || strings.HasPrefix(p, "/proc/") || slices.Contains([]string{".ssh", ".aws", ".gnupg", "shadow", "gshadow", "sudoers", "credentials", ".netrc", ".git-credentials", ".pgpass",
-		".vault-token", "application_default_credentials.json", "secring.gpg", "credentials.db", "access_tokens.db"}, base) || historyFile(p)) && secretPath(p, home)
+		".vault-token", "application_default_credentials.json", "secring.gpg", "credentials.db", "access_tokens.db"}, base) || historyFile(p) || strings.HasSuffix(p, "/.docker/config.json") || strings.HasSuffix(p, "/.kube/config") || strings.HasSuffix(p, "/.config/gh/hosts.yml")) && secretPath(p, home)
 }
 
 // persistent is what runs again later: written once, it outlives the sandbox's supervision.
@@ -189,6 +191,9 @@ func (a *analyzer) writes(target, how string) {
 		return
 	}
 	text := how + " " + target
+	if to, ok := a.links[a.abs(target)]; ok {
+		target = to
+	}
 	p := a.abs(target)
 	switch {
 	case a.c.Mode == ModeAllow && how == redirection && !slices.Contains(a.c.Allow, ">"):
@@ -201,6 +206,8 @@ func (a *analyzer) writes(target, how string) {
 		a.find(Deny, "history", text, "it rewrites the shell's history", "")
 	case persistent(p, a.c.Home):
 		a.find(Deny, "persistence", text, "the file is run again later, outside of this task", "keep it in the workspace")
+	case repositoryFile(p):
+		a.find(Ask, "repository-write", text, "it writes into the repository behind git's back", "let git do it")
 	case strings.HasPrefix(p, "/var/log/"):
 		a.find(Deny, "log-wiping", text, "it overwrites a log", "")
 	case a.where(target) == inSystem:
@@ -210,6 +217,12 @@ func (a *analyzer) writes(target, how string) {
 	case a.where(target) == elsewhere:
 		a.find(Ask, "outside-write", text, "it writes outside of the workspace", "write into the workspace or /tmp")
 	}
+}
+
+// repositoryFile reports whether a path lies in what git keeps, besides its notes for people.
+func repositoryFile(p string) bool {
+	_, inside, found := strings.Cut(p, "/.git/")
+	return found && !strings.HasPrefix(inside, "info/") && !strings.HasSuffix(inside, "_EDITMSG") && !strings.HasSuffix(inside, "_MSG") && !strings.HasPrefix(inside, "caisson")
 }
 
 func historyFile(p string) bool {
@@ -235,6 +248,9 @@ func (a *analyzer) abs(p string) string {
 	if rest, ok := strings.CutPrefix(p, "~"); ok && (rest == "" || rest[0] == '/') {
 		p = a.c.Home + rest
 	}
+	if name, rest, _ := strings.Cut(strings.TrimPrefix(p, "~"), "/"); strings.HasPrefix(p, "~") && syntax.ValidName(name) { // ~alice
+		p = homeOf(name) + "/" + rest
+	}
 	switch {
 	case path.IsAbs(p):
 	case strings.HasPrefix(p, unknownText): // it may be absolute
@@ -245,7 +261,47 @@ func (a *analyzer) abs(p string) string {
 	if _, rest, found := strings.Cut(p, unknownText); found && strings.Contains(rest, "..") { // who knows where that leads
 		return nowhere
 	}
-	return path.Clean(p)
+	clean := path.Clean(p)
+	if len(a.links) > 0 && len(p) < maxSearched {
+		return a.behindLinks(clean, strings.HasSuffix(p, "/"))
+	}
+	return clean
+}
+
+// linked keeps in mind where a symbolic link leads.
+func (c *invocation) linked(to, at string) {
+	if o := parseOptions(c.args, "-t", "-S"); !o.has('s', "symbolic") || hasUnknown(to) {
+		return
+	}
+	if at == "" {
+		at = path.Base(to)
+	}
+	link := c.a.abs(at)
+	if strings.HasPrefix(to, "/") {
+		c.a.links[link] = path.Clean(to)
+	} else {
+		c.a.links[link] = path.Join(path.Dir(link), to)
+	}
+}
+
+// behindLinks is a path behind the links that stand in it; with a slash at its end also behind itself.
+func (a *analyzer) behindLinks(p string, slash bool) string {
+	for i := 1; i <= len(p); i++ {
+		if i < len(p) && p[i] == '/' || i == len(p) && slash {
+			if to, ok := a.links[p[:i]]; ok {
+				return path.Join(to, p[i:])
+			}
+		}
+	}
+	return p
+}
+
+// homeOf is a user's home directory.
+func homeOf(name string) string {
+	if name == "root" {
+		return "/root"
+	}
+	return "/home/" + name
 }
 
 // cwdName is what the working directory is kept under, and nowhere one that is not known.

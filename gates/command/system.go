@@ -11,10 +11,13 @@ func systemRules(t table) {
 	for _, name := range []string{"date", "hwclock", "timedatectl"} {
 		t[name] = clock
 	}
-	for _, name := range []string{"shift", "read", "mapfile", "readarray", "getopts", "wait", "printf"} {
+	for _, name := range []string{"shift", "read", "getopts", "wait", "printf"} {
 		t[name] = setsVariables
 	}
-	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
+	for _, name := range []string{"mapfile", "readarray", "complete", "compgen", "bind", "enable"} {
+		t[name] = callbacks
+	}
+	for _, name := range []string{"shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec", "rmmod", "newusers", "rtcwake", "iptables-restore", "ip6tables-restore", "insmod", "modprobe", "swapoff", "swapon", "setenforce", "sysctl", "visudo", "useradd", "adduser",
 		"userdel", "deluser", "usermod", "groupadd", "groupdel", "groupmod", "gpasswd", "passwd", "chpasswd", "vipw", "pw", "chsh", "chfn", "auditctl", "auditd", "apparmor_parser", "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd", "aa-disable", "aa-teardown", "setcap", "grub-install", "update-grub", "efibootmgr",
 		"dpkg-reconfigure", "update-rc.d", "chkconfig", "sysrc", "launchctl", "loginctl", "crontab", "at", "batch", "systemctl", "service", "rc-service", "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl", "history",
 		"journalctl", "logrotate", "kill", "killall", "pkill", "skill", "mount", "umount", "losetup", "pivot_root", "unset", "set", "shopt", "ulimit", "keyctl", "security", "csrutil", "spctl", "dmesg", "killall5", "defaults", "capsh"} {
@@ -23,9 +26,6 @@ func systemRules(t table) {
 	for _, name := range []string{"terraform", "tofu", "terragrunt", "pulumi", "kubectl", "oc", "helm", "aws", "gcloud", "gsutil", "az", "heroku", "flyctl", "fly", "doctl", "eksctl", "kops", "cdk", "sam", "serverless", "vercel", "netlify",
 		"docker", "podman", "nerdctl", "docker-compose", "crictl", "ctr", "vagrant", "virsh", "lxc", "multipass", "ansible", "ansible-playbook", "nomad", "consul", "vault", "etcdctl", "openstack", "linode-cli", "hcloud", "rclone", "s3cmd", "mc", "b2", "wrangler", "supabase", "firebase"} {
 		t[name] = cloud
-	}
-	for _, name := range []string{"psql", "mysql", "mariadb", "sqlcmd", "sqlplus", "mongo", "mongosh", "redis-cli", "valkey-cli", "cqlsh", "clickhouse-client", "dropdb", "dropuser", "mysqladmin", "bq", "influx", "duckdb", "cockroach", "usql", "pg_restore", "rails", "rake", "prisma", "npx", "php-artisan"} {
-		t[name] = database
 	}
 	for _, name := range []string{"cargo", "twine", "gem", "pip", "pip3", "mvn", "gradle", "dotnet", "nuget"} {
 		t[name] = publishRule
@@ -73,11 +73,11 @@ func admin(c *invocation) {
 			c.deny("firewall", "it changes the firewall", "")
 		}
 	case "sysctl":
-		if strings.Contains(text, "-w") || strings.Contains(text, "=") || strings.Contains(text, "-p") {
+		if strings.Contains(text, "-w") || strings.Contains(text, "=") || strings.Contains(text, "-p") || strings.Contains(text, "--system") {
 			deny("it changes the kernel's settings")
 		}
 	case "mount", "umount", "losetup", "pivot_root":
-		if len(c.args) > 0 && !slices.Contains(c.args, "-l") && c.name != "mount" || c.name == "mount" && len(c.args) > 1 {
+		if len(c.args) > 0 && (c.name == "umount" || !slices.Contains(c.args, "-l")) && c.name != "mount" || c.name == "mount" && len(c.args) > 1 {
 			c.ask("mount", "it changes what is mounted", "")
 		}
 	case "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd":
@@ -107,7 +107,7 @@ func serviceRule(c *invocation, text string) {
 			c.deny("power", "it stops the machine", "")
 		case "enable", "reenable", "link", "load", "bootstrap", "submit", "enable-linger":
 			c.deny("persistence", "what it sets up runs later, outside of this task", "")
-		case "stop", "disable", "mask", "kill", "unload", "bootout", "remove", "set-property", "edit", "revert":
+		case "stop", "disable", "mask", "kill", "unload", "bootout", "remove", "terminate-user", "terminate-session", "kill-user", "kill-session", "set-property", "edit", "revert":
 			c.deny("service-stop", "it stops a service of the machine", "")
 		case "start", "restart", "reload", "try-restart", "daemon-reload", "set-default", "onestart":
 			c.ask("service", "it changes a service of the machine", "")
@@ -155,22 +155,37 @@ var cloudWords = sync.OnceValue(func() *regexp.Regexp {
 func cloud(c *invocation) {
 	text := c.text()
 	for _, arg := range c.args {
+		if w := c.a.where(arg); (c.name == "aws" || c.name == "gsutil" || c.name == "rclone") && (w == atHome || w == atRoot) {
+			c.deny("exfiltration", "it sends out everything that there is", "")
+		}
 		if secretPath(c.a.abs(arg), c.a.c.Home) && !strings.HasPrefix(arg, "-") && !slices.Contains([]string{"kubectl", "oc", "docker", "podman"}, c.name) {
 			c.deny("exfiltration", "it sends credentials out", "")
 		}
 	}
+	own := c.args // not those of a command behind --
+	if i := slices.Index(own, "--"); i >= 0 {
+		own = own[:i]
+	}
 	switch {
-	case strings.Contains(text, "--dry-run") && !strings.Contains(text, "--dry-run=none") || slices.Contains(c.args, "--help") || slices.Contains(c.args, "-h") && c.name != "docker":
-	case c.a.matches(cloudWords(), text):
+	case strings.Contains(text, "--dry-run") && !strings.Contains(text, "--dry-run=none") || slices.Contains(own, "--help") || slices.Contains(own, "-h") && c.name != "docker":
+	case c.a.matches(cloudWords(), text) && c.deed() != looks:
 		c.deny("infrastructure", "it destroys what runs elsewhere", "look first: plan, get, list, --dry-run")
 	case (c.name == "kubectl" || c.name == "oc") && (slices.Contains(c.args, "secret") || slices.Contains(c.args, "secrets")) && slices.Contains(c.args, "get"):
 		c.ask("secrets", "it reads credentials", "")
-	case slices.Contains([]string{"docker", "podman", "nerdctl"}, c.name):
+	case slices.Contains([]string{"docker", "podman", "nerdctl", "docker-compose"}, c.name):
 		container(c, text)
-	case (c.name == "kubectl" || c.name == "oc") && slices.Contains([]string{"apply", "exec", "run", "cp", "edit", "patch", "replace"}, first(parseOptions(c.args, "-n", "--namespace", "--context", "--kubeconfig", "--cluster", "--user").rest)):
+	case (c.name == "kubectl" || c.name == "oc") && slices.Contains([]string{"apply", "exec", "run", "cp", "edit", "patch", "replace", "create", "proxy", "set", "scale"}, first(parseOptions(c.args, "-n", "--namespace", "--context", "--kubeconfig", "--cluster", "--user").rest)):
 		c.ask("infrastructure", "it changes or enters what runs elsewhere", "")
+	case c.name == "helm" && slices.Contains(c.args, "--post-renderer"):
+		texts(c)
+		fallthrough
 	case (c.name == "terraform" || c.name == "tofu" || c.name == "pulumi") && (first(c.args) == "apply" || first(c.args) == "up"), strings.HasPrefix(c.name, "ansible") && !slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "--list-") || s == "--syntax-check" || s == "--check" }):
 		c.ask("infrastructure", "it changes what runs elsewhere", "plan first")
+	default:
+		manages(c)
+	}
+	if c.name == "wrangler" || c.name == "supabase" {
+		database(c)
 	}
 }
 
@@ -197,52 +212,23 @@ func container(c *invocation, text string) {
 			c.deny("container-escape", "it gives a container rights over the host", "leave "+bad+" out")
 		}
 	}
-	switch first(parseOptions(c.args).rest) {
-	case "exec", "run", "rm", "rmi", "kill", "stop", "push", "prune", "container":
+	words := parseOptions(c.args, "-f", "-p", "-H", "-c", "-t", "--file", "--project-name", "--host", "--context", "--profile").rest
+	if first(words) == "compose" || len(words) > 1 && slices.Contains([]string{"builder", "buildx", "network", "stack", "service", "node", "secret", "config", "plugin", "volume", "image", "context"}, words[0]) {
+		words = words[1:]
+	}
+	switch first(words) {
+	case "exec", "run", "rm", "rmi", "remove", "kill", "stop", "push", "prune", "container":
 		c.ask("container", "what runs in a container is not judged", "")
-	}
-}
-
-// destroys finds statements that lose data: DROP, TRUNCATE, and DELETE or UPDATE without WHERE.
-var destroys = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?is)\b(drop\s+(table|database|schema|user|role|index|view|collection|keyspace|owned)|truncate(\s+table)?\s+\w|delete\s+from\s+[\w."\x60]+\s*(;|$|"|')|update\s+[\w."\x60]+\s+set\s+[^;]*$|flushall|flushdb|dropdatabase|\.drop\(|deletemany\(\s*\{\s*\}|\.remove\(\s*\{\s*\}|reset\s+master|detach\s+delete)`)
-})
-
-var deletes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?is)\b(delete\s+from|update\s+\S+\s+set)\b`) })
-
-// hasWhere is a condition that may be false.
-var hasWhere = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?is)\bwhere\b`) })
-var alwaysTrue = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?is)\bwhere\s+(true|1|1\s*=\s*1)\s*(;|$|"|')`) })
-
-// destroysData finds what frameworks call emptying a database.
-func destroysData(text string) bool {
-	for _, bad := range []string{"artisan migrate:fresh", "artisan migrate:reset", "artisan db:wipe", "manage.py flush", "manage.py reset_db", "prisma migrate reset", "prisma db push --force-reset", "db:drop", "db:reset"} {
-		if strings.Contains(text, bad) {
-			return true
+	case "build", "install", "import":
+		for _, word := range words[1:] {
+			c.fromAddress(word)
 		}
-	}
-	return false
-}
-
-func database(c *invocation) {
-	text := strings.Join(c.args, " ") + "\n" + c.in.text
-	switch {
-	case c.name == "dropdb" || c.name == "dropuser" || c.name == "mysqladmin" && strings.Contains(text, "drop"), c.name == "pg_restore" && parseOptions(c.args).has('c', "clean"),
-		destroysData(c.name + " " + text):
-		c.deny("database", "it destroys a database", "")
-	case alwaysTrue().MatchString(text) && c.a.matches(deletes(), text), c.a.matches(destroys(), text) && !(hasWhere().MatchString(text) && !strings.Contains(strings.ToLower(text), "drop") && !strings.Contains(strings.ToLower(text), "truncate")):
-		c.deny("database", "the statement loses data", "say which rows with WHERE, in a transaction")
-	case strings.Contains(text, `\!`) && c.name == "psql", strings.Contains(text, "system ") && strings.HasPrefix(c.name, "my"):
-		c.deny("editor-shell", "the client is told to start a shell", "")
-	}
-	if c.name == "npx" {
-		publishRule(c)
-		if text := parseOptions(c.args, "-c", "--call").value("-c", "call"); text != "" {
-			c.a.inShell(c, text)
-			return
+	case "cp":
+		if n := len(words); n > 2 && !strings.Contains(words[n-1], ":") {
+			c.a.writes(words[n-1], "copying to")
 		}
-		if rest := parseOptions(c.args, "-p", "--package", "-c", "--call").rest; len(rest) > 1 {
-			c.a.run(rest, c.in, c.env, c.from)
+		if slices.ContainsFunc(words[1:], func(w string) bool { _, p, _ := strings.Cut(w, ":"); return privatePath(p, "/root") }) {
+			c.ask("secrets", "it reads or writes credentials", "")
 		}
 	}
 }
@@ -250,13 +236,21 @@ func database(c *invocation) {
 // publishRule judges package managers.
 func publishRule(c *invocation) {
 	sub := first(parseOptions(c.args).rest)
+	if c.name == "cargo" && sub == "watch" {
+		texts(c)
+	}
 	switch sub {
 	case "unpublish", "yank", "deprecate", "owner":
 		c.deny("publish", "it takes a package away from others", "")
-	case "install", "add", "run":
-		if slices.ContainsFunc(c.args, func(s string) bool { return strings.Contains(s, "://") && !strings.HasPrefix(s, "-") }) {
-			c.ask("download-run", "it installs what lies at an address, without a registry between", "name a package and its version")
+	case "install", "i", "add", "run":
+		for _, word := range c.args {
+			c.fromAddress(word)
 		}
+		if slices.Contains(c.args, "--trusted-host") {
+			c.ask("download-run", "it installs from a host that nobody vouches for", "leave it out")
+		}
+	case "token":
+		c.ask("secrets", "it reads or makes credentials", "")
 	case "publish", "deploy", "upload", "push":
 		if slices.Contains(c.args, "--dry-run") {
 			return
@@ -277,7 +271,24 @@ func (a *analyzer) history(name string) {
 
 // dangerousVariable judges an assignment that makes other programs run something.
 func (a *analyzer) dangerousVariable(name, value string) {
+	if strings.HasPrefix(value, "() {") {
+		a.find(Ask, "preload", name+"="+value, "it makes a function of the shells that follow", "")
+	}
 	switch name {
+	case "PS0", "PS1", "PS2", "PS3", "PS4":
+		a.later(value)
+	case "CC", "CXX", "LD", "AR", "MAKE", "SHELL", "RUSTC_WRAPPER":
+		if strings.Contains(value, " ") && !hasUnknown(value) {
+			a.isolated(func() data { return a.parse(value, data{}) })
+		}
+	case "PYTHONPATH", "PERL5LIB", "RUBYLIB", "NODE_PATH", "CLASSPATH", "GCONV_PATH", "LUA_PATH":
+		if a.where(value) == inTmp && strings.HasPrefix(value, "/") || name == "GCONV_PATH" {
+			a.find(Ask, "search-path", name+"="+value, "whoever can write there decides what runs", "name directories of the workspace")
+		}
+	case "MAKEFLAGS", "GNUMAKEFLAGS":
+		if strings.Contains(value, "--eval") {
+			a.find(Ask, "make-exec", name+"="+value, "a part of the makefile stands in a variable", "write it into the makefile")
+		}
 	case "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "BASH_ENV", "ENV", "PROMPT_COMMAND", "PERL5OPT", "PYTHONSTARTUP", "RUBYOPT", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS":
 		if value != "" && !(name == "NODE_OPTIONS" && strings.HasPrefix(value, "--max")) {
 			a.find(Ask, "preload", name+"="+value, "it makes every program run something else first", "")
@@ -315,6 +326,8 @@ func setsVariables(c *invocation) {
 	case "set":
 		if i := slices.Index(c.args, "--"); i >= 0 {
 			a.params = c.args[i+1:]
+		} else if arg := first(c.args); arg != "" && arg[0] != '-' && arg[0] != '+' {
+			a.params = c.args
 		}
 	case "shift":
 		if len(a.params) > 0 {

@@ -27,7 +27,43 @@ var wrappers = map[string]wrapper{
 	"runuser": {values: []string{"-u", "-g", "-G", "-s"}}, "setpriv": {values: []string{"--reuid", "--regid", "--groups", "--inh-caps"}}, "torsocks": {}, "proxychains": {values: []string{"-f"}},
 	"proxychains4": {values: []string{"-f"}}, "perf": {values: []string{"-e", "-o", "-F"}, skip: 1}, "valgrind": {}, "hyperfine": {values: []string{"-w", "-r", "-m", "-M", "-p", "--prepare", "--warmup", "--runs"}},
 	"ld-linux-x86-64.so.2": {values: []string{"--library-path", "--preload"}}, "ld-musl-x86_64.so.1": {}, "ld.so": {}, "dbus-run-session": {}, "cgexec": {values: []string{"-g"}},
-	"systemd-run": {values: []string{"-p", "-E", "-u", "--unit", "--property", "--on-calendar", "--on-active", "--on-boot", "--on-startup", "--on-unit-active", "--timer-property"}}, "systemd-inhibit": {}, "entr": {}, "watch": {values: []string{"-n", "--interval"}}, "firejail": {}, "prlimit": {values: []string{"-p", "-o", "--pid", "--output"}}, "trickle": {values: []string{"-d", "-u"}},
+	"systemd-run": {values: []string{"-p", "-E", "-u", "--unit", "--property", "--on-calendar", "--on-active", "--on-boot", "--on-startup", "--on-unit-active", "--timer-property"}}, "systemd-inhibit": {}, "watch": {values: []string{"-n", "--interval"}}, "firejail": {}, "prlimit": {values: []string{"-p", "-o", "--pid", "--output"}}, "trickle": {values: []string{"-d", "-u"}},
+	"pkexec": {values: []string{"--user"}}, "dzdo": {values: []string{"-u", "-g", "-p", "-r", "-t"}, env: true}, "please": {values: []string{"-u", "-g", "-d", "-e"}}, "run0": {values: []string{"-u", "-g", "-D", "--user", "--group", "--unit", "--nice", "--chdir", "--setenv"}},
+	"gosu": {skip: 1}, "su-exec": {skip: 1}, "setuidgid": {skip: 1}, "s6-setuidgid": {skip: 1}, "envdir": {skip: 1}, "chpst": {values: []string{"-u", "-U", "-b", "-e", "-/", "-C", "-n", "-l", "-L", "-m", "-d", "-o", "-p", "-f", "-c", "-r", "-t"}},
+	"sg": {skip: 1}, "flock": {values: []string{"-w", "-E", "--timeout", "--wait", "--conflict-exit-code"}, skip: 1}, "faketime": {values: []string{"-f"}, skip: 1}, "timelimit": {values: []string{"-t", "-T", "-s", "-S"}}, "repeat": {skip: 1},
+	"chronic": {}, "ifne": {}, "dotenv": {values: []string{"-e", "-f", "-p", "-v"}}, "dumb-init": {}, "tini": {}, "noglob": {}, "nocorrect": {}, "choom": {values: []string{"-n", "-p", "--adjust"}}, "numactl": {values: []string{"-C", "-N", "-m", "-i", "-p"}},
+	"cpulimit": {values: []string{"-l", "-p", "-e", "-P", "--limit"}}, "daemonize": {values: []string{"-c", "-e", "-o", "-p", "-l", "-u", "-E"}}, "dtach": {values: []string{"-n", "-c", "-A", "-a", "-e", "-r"}}, "abduco": {values: []string{"-n", "-c", "-A", "-a"}},
+	"eatmydata": {}, "ccache": {}, "bunx": {values: []string{"-p", "--package"}}, "uvx": {values: []string{"--from", "--with", "-p", "--python"}}, "distcc": {}, "bear": {}, "scan-build": {values: []string{"-o"}}, "torify": {}, "tsocks": {}, "usewithtor": {}, "ssh-agent": {values: []string{"-a", "-t", "-E", "-O", "-P"}}, "dbus-launch": {}, "flatpak-spawn": {},
+	"retry": {values: []string{"-t", "-d", "-m"}}, "sudo-rs": {values: []string{"-u", "-g"}, env: true}, "cgroupify": {}, "heaptrack": {}, "rr": {skip: 1}, "uftrace": {},
+}
+
+// takesNext reports whether the value of an option is the next word: of a long one, or of the last letter of short ones.
+func (w wrapper) takesNext(arg string) bool {
+	if slices.Contains(w.values, arg) {
+		return true
+	}
+	if strings.HasPrefix(arg, "--") {
+		return false
+	}
+	for j := 1; j < len(arg); j++ {
+		if slices.Contains(w.values, "-"+arg[j:j+1]) {
+			return j == len(arg)-1
+		}
+	}
+	return false
+}
+
+// options is how many words are options, or their values.
+func (w wrapper) options(args []string) (i int) {
+	for ; i < len(args) && len(args[i]) > 1 && args[i][0] == '-'; i++ {
+		if args[i] == "--" {
+			return i + 1
+		}
+		if w.takesNext(args[i]) {
+			i++
+		}
+	}
+	return min(i, len(args))
 }
 
 // unwrap judges the command within a command. done: there was one.
@@ -44,8 +80,8 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 			i++
 			break
 		}
-		if len(arg) > 1 && arg[0] == '-' {
-			if name, _, joined := strings.Cut(arg, "="); !joined && (slices.Contains(w.values, name) || len(name) == 2 && slices.Contains(w.values, name)) {
+		if len(arg) > 1 && arg[0] == '-' || arg == "-" && c.name == "env" {
+			if w.takesNext(arg) {
 				i++
 			}
 			continue
@@ -57,7 +93,6 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 		}
 		break
 	}
-	// The value of an option that we do not know may be taken for the command: both readings count.
 	i += w.skip
 	if i >= len(args) {
 		if o := parseOptions(args, w.values...); c.name == "sudo" && (o.short['s'] || o.short['i']) { // a shell
@@ -72,22 +107,38 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 		return c.output(), true
 	}
 	inner := args[i:]
+	if i > 0 && i+1 < len(args) && strings.HasPrefix(args[i-1], "-") && args[i-1] != "--" && !known(inner[0]) && known(args[i+1]) {
+		a.run(inner[1:], c.in, env, c.from) // the value of an option that we do not know was taken for the command: both readings count
+	}
+	return a.wrapped(c, w, inner, env), true
+}
+
+// wrapped judges the command that a wrapper starts.
+func (a *analyzer) wrapped(c *invocation, w wrapper, inner []string, env map[string]string) data {
+	if inner[0] == "-c" && len(inner) > 1 { // sg GROUP -c TEXT
+		return a.inShell(c, inner[1])
+	}
 	switch c.name {
 	case "watch":
-		return a.inShell(c, strings.Join(inner, " ")), true
+		return a.inShell(c, strings.Join(inner, " "))
 	case "hyperfine":
 		for _, text := range inner {
 			a.inShell(c, text)
 		}
-		return data{}, true
+		return data{}
 	case "nsenter":
 		if t := parseOptions(c.args, w.values...).value("-t", "target"); t == "1" || t == "" {
 			c.deny("host-namespace", "it enters the namespaces of the machine's first process", "")
 		}
+	case "sudo":
+		if o := parseOptions(c.args[:len(c.args)-len(inner)], w.values...); o.has('e', "edit") {
+			sudoedit(&invocation{a: a, name: "sudoedit", args: inner, in: c.in, env: env, from: c.from})
+			return data{}
+		}
 	case "systemd-run":
 		c.ask("service", "the service manager runs it, outside of what watches this task", "run the command itself")
 	}
-	return a.run(inner, c.in, env, c.from), true
+	return a.run(inner, c.in, env, c.from)
 }
 
 // splitString expands env -S, whose value is words.
@@ -109,10 +160,37 @@ func (c *invocation) splitString(args []string) []string {
 			return args
 		}
 		if found {
-			return slices.Concat(args[:i], strings.Fields(value), rest)
+			return slices.Concat(args[:i], quoted(value), rest)
 		}
 	}
 	return args
+}
+
+// quoted splits text into words as env -S does: quotes hold them together, and nothing else is special.
+func quoted(text string) (words []string) {
+	var word strings.Builder
+	quote, inside := rune(0), false
+	for _, r := range text {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote == 0 && (r == '\'' || r == '"'):
+			quote, inside = r, true
+		case quote == 0 && strings.ContainsRune(" \t\n", r):
+			if inside {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			inside = false
+		default:
+			word.WriteRune(r)
+			inside = true
+		}
+	}
+	if inside {
+		words = append(words, word.String())
+	}
+	return words
 }
 
 // inShell judges text that a command hands to a shell.
@@ -142,8 +220,9 @@ func wrapperRules(t table) {
 	t["zmodload"], t["ztcp"] = zshNetwork, zshNetwork
 	t["eval"], t["source"], t["."], t["trap"], t["alias"], t["hash"], t["cd"], t["pushd"], t["popd"] = evalRule, source1, source1, trap, aliasRule, aliasRule, cd, cd, cd
 	t["bwrap"], t["systemd-nspawn"] = insideRule, insideRule
-	t["flock"], t["script"], t["su"], t["expect"] = flockRule, scriptRule, su, expectRule
-	for _, name := range []string{"poetry", "pipenv", "uv", "bundle", "pdm", "rye", "hatch", "mise", "asdf", "direnv", "nix", "devbox", "npm", "pnpm", "yarn", "bun"} {
+	t["script"], t["su"], t["expect"], t["sem"], t["npx"] = scriptRule, su, expectRule, parallel, npx
+	for _, name := range []string{"poetry", "pipenv", "pipx", "uv", "bundle", "pdm", "rye", "hatch", "mise", "asdf", "direnv", "nix", "devbox", "npm", "pnpm", "yarn", "bun", "conda", "mamba", "micromamba", "pyenv", "rbenv", "nvm", "fnm", "volta", "aws-vault",
+		"lerna"} {
 		t[name] = runner
 	}
 }
@@ -156,28 +235,6 @@ func insideRule(c *invocation) {
 	})
 	if i >= 0 {
 		c.a.run(c.args[i:], c.in, c.env, c.from)
-	}
-}
-
-// runner unwraps TOOL run|exec COMMAND.
-func runner(c *invocation) {
-	if len(c.args) > 1 && slices.Contains([]string{"run", "exec", "x", "dlx"}, c.args[0]) {
-		rest := c.args[1:]
-		for len(rest) > 0 && strings.HasPrefix(rest[0], "-") {
-			if rest[0] == "-c" && len(rest) > 1 {
-				c.a.inShell(c, strings.Join(rest[1:], " "))
-				return
-			}
-			rest = rest[1:]
-		}
-		if len(rest) > 0 && !slices.Contains([]string{"npm", "pnpm", "yarn", "bun"}, c.name) || len(rest) > 0 && c.args[0] != "run" {
-			c.a.run(rest, c.in, c.env, c.from)
-		}
-		return
-	}
-	publishRule(c)
-	if len(c.args) > 2 && c.args[0] == "config" && c.args[1] == "set" {
-		c.ask("persistence", "it changes the tool for everything that comes later", "")
 	}
 }
 
@@ -273,7 +330,7 @@ func parallel(c *invocation) {
 			for line := range strings.Lines(tokens.text) {
 				c.a.inShell(c, strings.TrimSpace(line))
 			}
-		} else if tokens.from > fromNowhere {
+		} else if tokens.from > fromHost {
 			c.deny("unknown-script", "it runs lines that cannot be told beforehand", "")
 		}
 		return
