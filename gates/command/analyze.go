@@ -1,6 +1,7 @@
 package command
 
 import (
+	"path"
 	"slices"
 	"strings"
 
@@ -146,6 +147,9 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 // wrote notes what lies in a file now.
 func (a *analyzer) wrote(target string, d data) {
 	if p := a.abs(target); !hasUnknown(p) {
+		if d.known && settings(p, a.c.Home) && slices.Contains(startup, path.Base(p)) { // every shell runs it
+			a.isolated(func() data { return a.parse(d.text, data{}) })
+		}
 		if old, ok := a.files[p]; ok {
 			d = join(old, d)
 		}
@@ -225,23 +229,45 @@ func (a *analyzer) define(c *syntax.FuncDecl) {
 	}
 	name := c.Name.Value
 	a.funcs.set(name, c.Body)
-	calls, parallel := 0, false
-	syntax.Walk(c.Body, func(n syntax.Node) bool {
+	if a.startsItself(name, c.Body) {
+		a.find(Deny, "fork-bomb", name+"() { … }", "a function that calls itself again and again at the same time", "")
+	}
+}
+
+// startsItself reports whether a function starts itself and does not wait for it, or does so more than once whatever happens.
+func (a *analyzer) startsItself(name string, body *syntax.Stmt) bool {
+	calls, piped, behind, background, conditional := 0, false, 0, false, false
+	beside := map[syntax.Node]bool{} // ends of pipes
+	var around []bool
+	syntax.Walk(body, func(n syntax.Node) bool {
+		if n == nil {
+			around = around[:len(around)-1]
+			return true
+		}
+		within := len(around) > 0 && around[len(around)-1] || beside[n]
 		switch n := n.(type) {
 		case *syntax.CallExpr:
 			if len(n.Args) > 0 && n.Args[0].Lit() == name {
 				calls++
+				if within {
+					behind++
+				}
 			}
 		case *syntax.Stmt:
-			parallel = parallel || n.Background
+			background = background || n.Background || n.Coprocess
 		case *syntax.BinaryCmd:
-			parallel = parallel || n.Op == syntax.Pipe
+			if n.Op == syntax.Pipe || n.Op == syntax.PipeAll {
+				piped, beside[n.Y] = true, true
+			} else {
+				conditional = true
+			}
+		case *syntax.IfClause, *syntax.CaseClause:
+			conditional = true
 		}
+		around = append(around, within)
 		return a.spend(nodeCost)
 	})
-	if calls > 1 || calls == 1 && parallel {
-		a.find(Deny, "fork-bomb", name+"() { … }", "a function that calls itself again and again at the same time", "")
-	}
+	return calls > 0 && (background || behind > 0 || !conditional && (piped || calls > 1))
 }
 
 func (a *analyzer) declare(c *syntax.DeclClause) {
@@ -309,7 +335,11 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 			target = a.word(r.Word)
 		}
 		if strings.HasPrefix(target, "/dev/tcp/") || strings.HasPrefix(target, "/dev/udp/") {
-			a.find(Deny, "network-device", target, "a shell that talks to the network by itself", "use a tool whose connections can be seen")
+			v := Deny
+			if host, _, _ := strings.Cut(target[len("/dev/tcp/"):], "/"); s.Cmd == nil || loopback(host) { // it only looks whether somebody answers, or stays here
+				v = Ask
+			}
+			a.find(v, "network-device", target, "a shell that talks to the network by itself", "use a tool whose connections can be seen")
 			in = data{from: fromNetwork}
 			continue
 		}
@@ -323,7 +353,11 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 			}
 		case syntax.DplOut:
 		default:
-			a.writes(target, redirection)
+			how := redirection
+			if r.Op == syntax.AppOut || r.Op == syntax.AppAll {
+				how = appending
+			}
+			a.writes(target, how)
 			if !descriptor(target) {
 				if r.Op != syntax.AppOut && r.Op != syntax.AppAll {
 					delete(a.files, a.abs(target))

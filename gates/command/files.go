@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -70,7 +71,7 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 		c.deny("history", "it removes the shell's history", "")
 		return
 	}
-	if strings.HasPrefix(full, "/var/log") {
+	if systemLog(full) || recursive && below(full, "/var/log") {
 		c.deny("log-wiping", "it removes logs", "")
 		return
 	}
@@ -89,28 +90,53 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 		c.deny("remove-root", "it removes a root directory, or one that the workspace lies in", safer)
 	case w == atHome:
 		c.deny("remove-home", "it removes a home directory", safer)
-	case w == inSystem:
+	case isCache(full, a.c.Home) || !recursive && stale(full):
+		c.ask("remove-outside", "it removes something outside of the workspace", safer)
+	case w == inSystem || w == inLocal && recursive && !isAddition(full):
 		c.deny("remove-system", "it removes a part of the system", safer)
 	case w == atWorkspace && recursive:
 		c.deny("remove-workspace", "it removes the whole workspace", safer)
 	case w == notKnown && recursive:
 		c.ask("remove-unknown", "what it removes cannot be told beforehand", "name the directory, or check that the variable is set: ${DIR:?}")
-	case w == elsewhere && recursive && forced && !isCache(full, a.c.Home):
+	case w == elsewhere && recursive && forced && a.shallow(full):
 		c.deny("remove-outside", "it removes a directory outside of the workspace", safer)
 	case w == inTmp && hasUnknown(full): // mktemp made it
-	case w == elsewhere || w == inTmp:
+	case w == elsewhere || w == inTmp || w == inLocal:
 		c.ask("remove-outside", "it removes something outside of the workspace", safer)
 	case full != c.a.c.Cwd && strings.Trim(p, "0123456789") == "":
 		c.ask("remove-number", "a number: is a redirection meant?", "./"+p)
 	}
 }
 
-// isCache reports whether a path lies in what a tool can fetch or build again.
+// isCache reports whether a path lies in what a tool can fetch or build again, or in what small images do without.
 func isCache(p, home string) bool {
-	return slices.ContainsFunc([]string{".cache", ".npm", ".yarn", ".pnpm-store", ".cargo/registry", ".gradle/caches", ".m2/repository", "go/pkg", ".local/share/Trash", "Library/Caches"}, func(dir string) bool {
-		dir = path.Join(home, dir)
-		return p == dir || below(p, dir)
-	})
+	in := func(dir string) bool { return p == dir || below(p, dir) }
+	return slices.ContainsFunc([]string{"/var/cache", "/var/lib/apt/lists", "/usr/share/doc", "/usr/share/info", "/usr/share/locale", "/usr/share/man"}, in) ||
+		slices.ContainsFunc([]string{".cache", ".npm", ".yarn", ".pnpm-store", ".cargo/registry", ".gradle/caches", ".m2/repository", "go/pkg", ".local/share/Trash", "Library/Caches"}, func(dir string) bool {
+			return in(path.Join(cmp.Or(homeAround(p, home), home), dir))
+		})
+}
+
+// stale reports whether a path is a mark that a process leaves behind when it dies.
+func stale(p string) bool {
+	ext := path.Ext(p)
+	return (below(p, "/run") || below(p, "/var")) && !strings.ContainsAny(p, "*?["+unknownText) && (ext == ".pid" || ext == ".lock" || path.Base(p) == "lock" || path.Base(p) == "lock-frontend")
+}
+
+// isAddition reports whether a path is something by itself that was added to a system, and not all that is there.
+func isAddition(p string) bool {
+	known, _, _ := strings.Cut(p, unknownText)
+	known, _, _ = strings.Cut(known, "*")
+	return slices.ContainsFunc([]string{"/opt", "/srv", "/usr/local", "/usr/src", "/var/opt", "/var/www"}, func(dir string) bool { return below(strings.TrimRight(known, "/"), dir) })
+}
+
+// shallow reports whether a directory, or all that is in it, lies immediately below the root or a home directory.
+func (a *analyzer) shallow(p string) bool {
+	for matchesAnything(path.Base(p)) {
+		p = path.Dir(p)
+	}
+	dir := path.Dir(p)
+	return dir == "/" || dir == homeAround(dir, a.c.Home)
 }
 
 func shred(c *invocation) {
@@ -125,7 +151,7 @@ func shred(c *invocation) {
 
 func disk(c *invocation) {
 	o := parseOptions(c.args)
-	if o.has('l', "list") || o.has('h', "help") || o.has('V', "version") || len(o.rest) == 0 && c.name != "nwipe" ||
+	if o.has('l', "list") || o.has('h', "help") || o.has('V', "version") || len(o.rest) == 0 && c.name != "nwipe" || c.name == "sfdisk" && o.has('d', "dump") || c.name == "hdparm" && strings.Trim(strings.Join(c.args[:len(c.args)-1], ""), "-iItTgC") == "" ||
 		slices.Contains([]string{"zpool", "btrfs", "nvme", "mdadm", "diskutil", "parted", "cryptsetup"}, c.name) && slices.Contains([]string{"list", "status", "filesystem", "subvolume", "info", "print", "-l"}, o.rest[0]) && !slices.Contains(o.rest, "delete") {
 		return
 	}
@@ -137,7 +163,7 @@ func disk(c *invocation) {
 
 // mkfs judges what makes file systems.
 func mkfs(c *invocation) {
-	if o := parseOptions(c.args, "-t", "-L", "-b", "-m", "-O", "-E", "-U", "--type"); !c.onImage(o.rest) {
+	if o := parseOptions(c.args, "-t", "-L", "-b", "-m", "-O", "-E", "-U", "--type"); (len(o.rest) > 0 || !o.has(0, "help", "version")) && !c.onImage(o.rest) {
 		c.deny("format", "it makes a new file system over what is there", "work on an image file in the workspace")
 	}
 }
@@ -189,20 +215,20 @@ func mv(c *invocation) {
 			c.deny("remove-null", "what is moved to /dev/null is lost", "")
 			return
 		}
-		switch c.a.where(s) {
-		case atRoot, atHome, inSystem:
+		switch w := c.a.where(s); {
+		case w == atRoot || w == atHome || w == inSystem:
 			c.deny("move-system", "it moves away what is not the task's", "")
-		case atWorkspace:
+		case w == atWorkspace:
 			c.ask("move-workspace", "it moves the whole workspace", "")
+		case c.a.foreign(s):
+			c.ask("move-outside", "it moves away what is not the task's", "")
 		}
 		if path.Base(c.a.abs(s)) == ".git" || repositoryFile(c.a.abs(s)) {
 			c.ask("repository-write", "it moves the repository away", "")
 		}
 		c.copied(s, target)
 	}
-	if target != "" {
-		c.a.writes(target, "mv to")
-	}
+	c.lands(sources, target, "mv to")
 }
 
 func cp(c *invocation) {
@@ -210,11 +236,21 @@ func cp(c *invocation) {
 	for _, s := range sources {
 		c.copied(s, target)
 	}
-	if target != "" {
-		c.a.writes(target, "copying to")
-	}
+	c.lands(sources, target, "copying to")
 	if c.name == "install" && setuid(parseOptions(c.args, "-m", "--mode").long["-m"]) {
 		c.deny("setuid", "it makes a program that runs as somebody else", "")
+	}
+}
+
+// lands judges where things arrive: at the target or, when that is a directory that everybody knows, below it.
+func (c *invocation) lands(sources []string, target, how string) {
+	w := c.a.where(target)
+	if w != atRoot && w != atHome && (w != inSystem || !slices.Contains(local, c.a.abs(target))) && !strings.HasSuffix(target, "/") {
+		c.a.writes(target, how)
+		return
+	}
+	for _, s := range sources {
+		c.a.writes(path.Join(target, path.Base(s)), how)
 	}
 }
 
@@ -238,9 +274,11 @@ func (c *invocation) copied(from, to string) {
 
 func ln(c *invocation) {
 	sources, target := targets(c.args)
-	if target != "" {
-		c.a.writes(target, "linking at")
+	how := linking
+	if o := parseOptions(c.args, "-t", "-S"); o.has('f', "force") {
+		how = "linking over"
 	}
+	c.lands(sources, target, how)
 	for _, s := range sources {
 		if s == "/dev/null" && target != "" && historyFile(c.a.abs(target)) {
 			c.deny("history", "it throws the shell's history away", "")
@@ -252,8 +290,12 @@ func ln(c *invocation) {
 
 func tee(c *invocation) {
 	o := parseOptions(c.args)
+	how := "tee to"
+	if o.has('a', "append") && c.name == "tee" {
+		how = appending
+	}
 	for _, p := range o.rest {
-		c.a.writes(p, "tee to")
+		c.a.writes(p, how)
 		c.a.wrote(p, c.in)
 	}
 }
@@ -262,92 +304,4 @@ func truncate(c *invocation) {
 	for _, p := range parseOptions(c.args, "-s", "-r", "--size", "--reference").rest {
 		c.a.writes(p, "truncating")
 	}
-}
-
-// setuid reports whether a mode gives a program somebody else's rights.
-func setuid(mode string) bool {
-	if digits := strings.TrimLeft(mode, "=+"); strings.Trim(digits, "01234567") == "" {
-		mode = digits
-	}
-	if strings.Trim(mode, "01234567") == "" {
-		return len(mode) >= 4 && strings.ContainsAny(mode[len(mode)-4:len(mode)-3], "24567")
-	}
-	for clause := range strings.SplitSeq(mode, ",") {
-		if i := strings.IndexAny(clause, "+="); i >= 0 && strings.Contains(clause[i:], "s") {
-			return true
-		}
-	}
-	return false
-}
-
-// open reports whether a mode lets everybody write.
-func open(mode string) bool {
-	if digits := strings.TrimLeft(mode, "=+"); strings.Trim(digits, "01234567") == "" {
-		mode = digits
-	}
-	if mode != "" && strings.Trim(mode, "01234567") == "" {
-		last := mode[len(mode)-1]
-		return last == '2' || last == '3' || last == '6' || last == '7'
-	}
-	for clause := range strings.SplitSeq(mode, ",") {
-		if i := strings.IndexAny(clause, "+="); i >= 0 && strings.Contains(clause[i:], "w") && (i == 0 || strings.ContainsAny(clause[:i], "oa")) {
-			return true
-		}
-	}
-	return false
-}
-
-func chmod(c *invocation) {
-	var mode string
-	var paths []string
-	recursive := false
-	for _, arg := range c.args {
-		switch {
-		case arg == "--recursive" || len(arg) > 1 && arg[0] == '-' && arg[1] != '-' && strings.Contains(arg, "R"):
-			recursive = true
-		case strings.HasPrefix(arg, "--") || mode == "" && len(arg) > 1 && arg[0] == '-' && strings.Trim(arg, "-cfvhHLP") == "":
-		case mode == "":
-			mode = arg
-		default:
-			paths = append(paths, arg)
-		}
-	}
-	if setuid(mode) {
-		c.deny("setuid", "it makes a program that runs as somebody else", "")
-	}
-	if recursive && open(mode) {
-		c.deny("chmod-open", "it lets everybody write to a whole tree", "give the mode that is needed to what needs it: chmod u+x FILE")
-	}
-	for _, p := range paths {
-		switch w := c.a.where(p); {
-		case w == atRoot || w == inSystem || w == atHome:
-			c.deny("chmod-system", "it changes the modes of what is not the task's", "")
-		case open(mode) && !recursive:
-			c.ask("chmod-open", "everybody may write there afterwards", "chmod u+w")
-		}
-	}
-}
-
-func chown(c *invocation) {
-	o := parseOptions(c.args, "-m", "-M", "-x", "--reference")
-	for i, p := range o.rest {
-		if i == 0 && c.name != "setfacl" {
-			continue
-		}
-		if w := c.a.where(p); w == atRoot || w == inSystem || w == atHome {
-			c.deny("chown-system", "it changes the owner of what is not the task's", "")
-			return
-		}
-	}
-	c.ask("chown", "it changes owners", "")
-}
-
-func chattr(c *invocation) {
-	for _, p := range parseOptions(c.args).rest {
-		if w := c.a.where(p); w == inSystem || w == atRoot || w == atHome {
-			c.deny("chattr-system", "it changes the attributes of what is not the task's", "")
-			return
-		}
-	}
-	c.ask("chattr", "it makes files that cannot be changed, or takes that from them", "")
 }

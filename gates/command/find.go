@@ -21,15 +21,13 @@ func findRule(c *invocation) {
 	if len(roots) == 0 {
 		roots = []string{"."}
 	}
+	var tests []string
 	for ; i < len(c.args); i++ {
+		tests = append(tests, c.args[i])
 		switch c.args[i] {
 		case "-delete":
 			for _, r := range roots {
-				if w := c.a.where(r); w == inWorkspace || w == inTmp || w == atWorkspace {
-					c.ask("find-delete", "it removes every file that it finds", "print them first; then rm the ones that are meant")
-				} else {
-					c.deny("find-delete", "it removes what it finds outside of the workspace", "")
-				}
+				c.finds(r, tests)
 			}
 		case "-exec", "-execdir", "-ok", "-okdir":
 			end := i + 1
@@ -37,7 +35,7 @@ func findRule(c *invocation) {
 				end++
 			}
 			if end > i+1 {
-				c.onEach(c.args[i+1:end], roots)
+				c.onEach(c.args[i+1:end], roots, tests)
 			}
 			i = end
 		case "-name", "-iname", "-path", "-wholename":
@@ -52,27 +50,78 @@ func findRule(c *invocation) {
 	}
 }
 
-// onEach judges a command that is run on everything below some directories.
-func (c *invocation) onEach(argv, roots []string) {
+// finds judges the removal of what find finds below a root by some tests.
+func (c *invocation) finds(root string, tests []string) {
+	w := c.a.where(root)
+	some := w == inWorkspace || w == inTmp || w == atWorkspace
+	if !some && c.a.spend(1+len(tests)*nodeCost) {
+		named, chosen := selective(tests)
+		some = named || chosen && (w == elsewhere || w == notKnown || isAddition(c.a.abs(root))) || w == notKnown && !strings.HasPrefix(root, "/")
+	}
+	if some {
+		c.ask("find-delete", "it removes every file that it finds", "print them first; then rm the ones that are meant")
+	} else {
+		c.deny("find-delete", "it removes what it finds outside of the workspace", "say which by -name")
+	}
+}
+
+// selective reports whether what find does behind some tests is done to files with some name alone, or at least not to all. Only
+// what stands behind the last -o counts, and of what is in parentheses each alternative.
+func selective(tests []string) (named, chosen bool) {
+	type level struct{ allNamed, allChosen, named, chosen, not bool }
+	stack := []level{{allNamed: true, allChosen: true}}
+	hit := func(byName, byOther bool) {
+		l := &stack[len(stack)-1]
+		l.named, l.chosen, l.not = l.named || byName && !l.not, l.chosen || (byName || byOther) && !l.not, false
+	}
+	for i, t := range tests {
+		l := &stack[len(stack)-1]
+		switch t {
+		case "(":
+			stack = append(stack, level{allNamed: true, allChosen: true})
+		case ")":
+			if len(stack) > 1 {
+				stack = stack[:len(stack)-1]
+				hit(l.allNamed && l.named, l.allChosen && l.chosen)
+			}
+		case "!", "-not":
+			l.not = true
+		case "-o", "-or", ",":
+			if len(stack) > 1 {
+				l.allNamed, l.allChosen = l.allNamed && l.named && t != ",", l.allChosen && l.chosen && t != ","
+			}
+			l.named, l.chosen = false, false
+		case "-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex":
+			pattern := first(tests[i+1:])
+			hit(strings.Trim(pattern, "*?./[]!^") != "" && !hasUnknown(pattern), false)
+		case "-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin", "-newer", "-newermt", "-size", "-empty", "-user", "-group", "-inum", "-perm", "-links", "-uid", "-gid":
+			hit(false, true)
+		default:
+			if strings.HasPrefix(t, "-") {
+				l.not = false
+			}
+		}
+	}
+	return len(stack) == 1 && stack[0].named, len(stack) == 1 && stack[0].chosen
+}
+
+// removers remove what they are given, or empty it.
+var removers = []string{"rm", "shred", "unlink", "dd", "truncate", "tee"}
+
+// onEach judges a command that is run on everything below some directories that passes tests.
+func (c *invocation) onEach(argv, roots, tests []string) {
 	for _, r := range roots {
-		if c.a.abs(r) == "/" { // of everything there is, it is something of the system's
-			r = "/usr"
+		found, base := path.Join(r, unknownText), path.Base(argv[0])
+		switch {
+		case slices.Contains(removers, base) || (base == "sudo" || base == "env") && slices.ContainsFunc(argv, func(s string) bool { return slices.Contains(removers, s) }):
+			c.finds(r, tests)
+			found = unknownText // where it lies is judged
+		case c.a.abs(r) == "/": // of everything there is, it is something of the system's
+			found = path.Join("/usr", unknownText)
 		}
 		one := make([]string, len(argv))
 		for i, arg := range argv {
-			one[i] = strings.ReplaceAll(arg, "{}", path.Join(r, unknownText))
-		}
-		if base := path.Base(argv[0]); base == "rm" || base == "shred" || base == "unlink" || base == "sudo" || base == "env" || base == "dd" || base == "truncate" || base == "tee" {
-			if w := c.a.where(r); w == atWorkspace || w == inTmp || w == inWorkspace {
-				if slices.Contains(argv, "rm") || slices.Contains(argv, "shred") || base == "unlink" || base == "dd" || base == "truncate" || base == "tee" {
-					c.ask("find-delete", "it removes everything that it finds", "print it first; then rm what is meant")
-				}
-			}
-			if w := c.a.where(r); w == elsewhere || w == inSystem || w == atRoot || w == atHome {
-				if slices.Contains(argv, "rm") || slices.Contains(argv, "shred") || base == "unlink" {
-					c.deny("find-delete", "it removes what it finds outside of the workspace", "")
-				}
-			}
+			one[i] = strings.ReplaceAll(arg, "{}", found)
 		}
 		c.a.run(one, data{}, nil, c.from)
 	}

@@ -133,13 +133,16 @@ func gitCommands() map[string]func(c *invocation, o options, args []string) {
 		},
 		"gc": func(c *invocation, o options, _ []string) {
 			if v, ok := o.long["prune"]; ok && (v == "now" || v == "all") {
-				c.deny("git-history", "it removes the last way back to lost commits", "git gc")
+				c.ask("git-history", "it removes the last way back to lost commits", "git gc")
 			}
 		},
 		"update-ref": func(c *invocation, o options, _ []string) {
 			c.ask("git-history", "it moves or removes a reference by hand", "")
 		},
 		"rm": func(c *invocation, o options, _ []string) {
+			if o.has(0, "cached") { // the files stay
+				return
+			}
 			if o.has('f', "force") || slices.Contains(o.rest, ".") || slices.Contains(o.rest, "*") {
 				c.ask("git-discard", "it removes files with what was not committed", "")
 			}
@@ -250,17 +253,31 @@ func gitPush(c *invocation, o options, args []string) {
 		c.ask("git-push-force", "it rewrites a branch that others may have", "")
 	case o.short['f'] || slices.Contains(args, "--force"):
 		c.deny("git-push-force", "it overwrites what others have pushed", "git push --force-with-lease")
-	case o.has(0, "mirror", "prune") || o.has('d', "delete"):
+	case o.has(0, "mirror", "prune"):
 		c.deny("git-push-delete", "it removes branches of the remote", "")
+	case o.has('d', "delete"):
+		for _, name := range rest[min(1, len(rest)):] {
+			c.deletesBranch(name)
+		}
 	}
 	for _, spec := range rest[min(1, len(rest)):] {
 		if strings.HasPrefix(spec, "+") {
 			c.deny("git-push-force", "it overwrites what others have pushed", "git push --force-with-lease")
 		}
 		if strings.HasPrefix(spec, ":") && len(spec) > 1 {
-			c.deny("git-push-delete", "it removes a branch of the remote", "")
+			c.deletesBranch(spec[1:])
 		}
 	}
+}
+
+// deletesBranch judges the removal of a branch or tag of the remote: of one that others build on, or of somebody's own.
+func (c *invocation) deletesBranch(name string) {
+	name = strings.TrimPrefix(name, "refs/heads/")
+	if slices.Contains([]string{"main", "master", "develop", "development", "production", "release", "stable", "staging", "trunk"}, name) || strings.ContainsAny(name, "*"+unknownText) {
+		c.deny("git-push-delete", "it removes a branch of the remote that others build on", "")
+		return
+	}
+	c.ask("git-push-delete", "it removes a branch or tag of the remote", "")
 }
 
 // gitCheckout: with a path it throws away what was not committed; with a branch it does not.
@@ -293,15 +310,46 @@ func gitConfig(c *invocation, o options, args []string) {
 	if first(words) == "set" {
 		words = words[1:]
 	}
-	for i := range len(words) - 1 { // -f FILE may stand before
-		if dangerousGitKey(words[i] + "=" + words[i+1]) {
-			c.deny("git-exec", "the setting makes git run a command later", "leave it out")
-		}
+	global, risky := o.has(0, "global", "system"), false
+	for i := range max(len(words)-1, 0) { // -f FILE may stand before
+		risky = risky || dangerousGitKey(words[i]+"="+words[i+1])
 	}
-	if o.has(0, "global", "system") && len(words) > 1 {
+	switch {
+	case len(words) < 2 || global && harmlessGitKey(words[0]) && !risky:
+	case len(words) == 2 && c.plainGitSetting(words[0], words[1]) && (global || risky):
+		c.ask("git-exec", "it changes where git connects to, or what it starts", "leave it out")
+	case risky:
+		c.deny("git-exec", "the setting makes git run a command later", "leave it out")
+	case global:
 		c.ask("persistence", "it changes git for every repository", "git config --local")
 	}
 }
+
+// harmlessGitKey reports whether a setting says who somebody is, or how things look, and starts nothing.
+func harmlessGitKey(key string) bool {
+	key = strings.ToLower(key)
+	return slices.Contains([]string{"user.name", "user.email", "user.signingkey", "init.defaultbranch", "core.autocrlf", "core.eol", "core.quotepath", "core.filemode", "core.longpaths", "core.ignorecase", "core.excludesfile", "push.default",
+		"push.autosetupremote", "commit.gpgsign", "fetch.prune", "help.autocorrect", "merge.conflictstyle", "merge.ff", "rerere.enabled"}, key) || slices.ContainsFunc([]string{"advice.", "color.", "pull.", "rebase."}, func(p string) bool { return strings.HasPrefix(key, p) })
+}
+
+// plainGitSetting reports whether a setting names an editor or pager that everybody has, or another way to the same service.
+func (c *invocation) plainGitSetting(key, value string) bool {
+	key = strings.ToLower(key)
+	tool, _, _ := strings.Cut(value, " ")
+	switch {
+	case strings.ContainsAny(value, ";|&$`<>()\n!"+unknownText):
+		return false
+	case key == "core.editor" || key == "core.pager" || strings.HasPrefix(key, "pager."):
+		return slices.Contains(pagersAndEditors, tool) && !strings.Contains(value, " +") && !strings.Contains(value, " -c")
+	case key == "core.hookspath":
+		return !path.IsAbs(value) && !strings.HasPrefix(value, "~") && c.a.where(value) == inWorkspace
+	case strings.HasPrefix(key, "url.") && (strings.HasSuffix(key, ".insteadof") || strings.HasSuffix(key, ".pushinsteadof")):
+		return !strings.HasPrefix(key, "url.ext::")
+	}
+	return key == "http.proxy" || key == "https.proxy" || key == "http.sslverify" || key == "credential.helper" && !strings.HasPrefix(value, "/")
+}
+
+var pagersAndEditors = []string{"bat", "cat", "code", "delta", "emacs", "gedit", "head", "less", "more", "nano", "nvim", "sed", "subl", "vi", "vim"}
 
 func first(list []string) string {
 	if len(list) == 0 {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bytes"
 	"cmp"
 	"regexp"
 	"slices"
@@ -31,6 +32,9 @@ func interpreterRules(t table) {
 // shellRule judges a shell that is given something to run.
 func shellRule(c *invocation) {
 	if slices.Contains([]string{"--version", "--help"}, first(c.args)) {
+		return
+	}
+	if c.checks("-n", "sh", "bash", "dash", "ash", "ksh", "mksh", "zsh") {
 		return
 	}
 	i := 0
@@ -65,6 +69,11 @@ func shellRule(c *invocation) {
 		return
 	}
 	c.stdinScript()
+}
+
+// checks reports whether an interpreter of some name is only to read a file, and run nothing of it.
+func (c *invocation) checks(option string, interpreters ...string) bool {
+	return len(c.args) == 2 && c.args[0] == option && slices.Contains(interpreters, c.name) && !strings.HasPrefix(c.args[1], "-") && !strings.HasPrefix(c.args[1], "+") && c.from < fromNetwork
 }
 
 // shellText judges -c TEXT with its parameters.
@@ -142,6 +151,9 @@ func interpreter(c *invocation, flags string) {
 	}
 	if i := slices.IndexFunc(c.args, func(s string) bool { return evaluates(c.name, s) }); i >= 0 && (c.name == "pwsh" || c.name == "powershell") {
 		c.inline(strings.Join(c.args[i+1:], " ")) // PowerShell's other options take values
+		return
+	}
+	if c.checks("-l", "php") || c.checks("-c", "ruby") {
 		return
 	}
 	for i := 0; i < len(c.args); i++ {
@@ -253,59 +265,35 @@ var starts = sync.OnceValue(func() *regexp.Regexp {
 		`\bfork\s*(;|&&|\|\||$|\s(while|until|for|if|unless|or|and)\b)|\b(system|exec|fork|qx|spawn|unlink|rmtree)\s*[("'{\x60]|\x60[^\x60]+\x60|/dev/tcp/`)
 })
 
+// names is what only names a module, or asks it for something that starts and opens nothing.
+var names = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^[ \t]*import[ \t]+\w+([ \t]*,[ \t]*\w+)*[ \t]*$|\bre\.compile\(|\burllib\.parse\b|\bimportlib\.(metadata|resources)\b|\bsocket\.(gethostname|getfqdn)\(\)|` +
+		`\b\w+\.__(version|file|path|name|doc)__\b|\bbase64\.(urlsafe_)?b(16|32|64|85)encode\(|\.eval\(\s*\)`)
+})
+
+// withoutNames is code with nothing in the place of names that start nothing.
+func (c *invocation) withoutNames(code string) string {
+	if !c.a.spend(1 + len(code)/2) {
+		return code
+	}
+	out := []byte(code)
+	for _, m := range names().FindAllStringIndex(strings.ReplaceAll(code, ";", "\n"), -1) {
+		copy(out[m[0]:m[1]], bytes.Repeat([]byte(";"), m[1]-m[0]))
+	}
+	return string(out)
+}
+
 // inline judges code in another language on the command line.
 func (c *invocation) inline(code string) {
 	switch {
 	case c.from == fromNetwork:
 		c.deny("download-run", "it runs code from the network", "download, read, then run")
-	case c.a.matches(starts(), code):
+	case c.a.matches(starts(), c.withoutNames(code)):
 		c.deny("interpreter-process", "inline code starts processes, opens sockets, removes files or hides what it does", "write a script into the workspace and run it")
 	default:
 		c.ask("inline-code", "inline code is not judged", "write a script into the workspace and run it")
 	}
 }
-
-func awk(c *invocation) {
-	o := parseOptions(c.args, "-F", "-i", "--include", "-e", "--source", "-l", "--load", "-v", "-f", "--file", "--field-separator", "--assign")
-	file := o.long["-f"] + o.long["file"]
-	if file == "-" || file == "/dev/stdin" {
-		c.stdinScript()
-		return
-	}
-	if o.value("-l", "load") != "" {
-		c.ask("preload", "it loads machine code", "")
-	}
-	code := o.value("-e", "source")
-	switch {
-	case file != "" && code == "" || len(o.rest) == 0 && code == "":
-		return
-	case code == "":
-		code = o.rest[0]
-	}
-	if o.value("-i", "include") == "inplace" {
-		for _, p := range o.rest[min(len(o.rest), 1):] {
-			c.a.writes(p, "awk on")
-		}
-	}
-	if c.a.spend(len(code)) {
-		for _, m := range awkWrite().FindAllStringSubmatch(code, maxItems) {
-			c.a.writes(m[1], "awk writes")
-		}
-	}
-	switch {
-	case strings.Contains(strings.ReplaceAll(code, " ", ""), "system(") || strings.Contains(code, "/inet/") || c.a.matches(awkPipe(), code):
-		c.deny("interpreter-process", "the program starts processes or opens sockets", "let the shell do that, where it can be seen")
-	case hasUnknown(code):
-		c.ask("unresolved", "the program cannot be told beforehand", "")
-	}
-}
-
-// awkWrite is what a program of awk prints to.
-var awkWrite = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`>\s*"([^"]+)"`) })
-
-var awkPipe = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`\|&?\s*getline|\|&?\s*"|"\s*\|\s*getline|\|\s*[a-z_]+\s*[;}]`)
-})
 
 // editor judges programs that can be told to run a shell.
 func editor(c *invocation) {

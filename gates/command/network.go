@@ -97,11 +97,16 @@ func (c *invocation) deletes(addresses []string) {
 		switch {
 		case err == nil && slices.Contains([]string{"_all", "*"}, path.Base(u.Path)):
 			c.deny("database", "it deletes everything that is stored there", "")
-		case address == "" || err == nil && slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, u.Hostname()):
+		case address == "" || err == nil && loopback(u.Hostname()):
 		default:
 			c.ask("remote", "it deletes something on another machine", "")
 		}
 	}
+}
+
+// loopback reports whether a host is this machine.
+func loopback(host string) bool {
+	return slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, host)
 }
 
 func (c *invocation) fetched(p string) {
@@ -136,7 +141,7 @@ func (c *invocation) sendsWith(o options) {
 	}
 	for _, arg := range o.rest {
 		if c.from == fromSecret && hasUnknown(arg) || c.from == fromDecoder && hasUnknown(arg) {
-			c.deny("exfiltration", "the address carries out what a command has read", "")
+			c.carries("the address")
 		}
 		if _, p, _ := strings.Cut(arg, "://"); c.from == fromHost && hasUnknown(strings.TrimPrefix(p, unknownText)) {
 			c.ask("exfiltration", "the address says who and where we are", "")
@@ -144,14 +149,40 @@ func (c *invocation) sendsWith(o options) {
 	}
 	for name, v := range o.long {
 		if (name == "-H" || name == "header" || name == "-b" || name == "-A" || name == "user-agent") && hasUnknown(v) {
-			switch c.from {
-			case fromSecret:
+			switch header, _, _ := strings.Cut(strings.ToLower(v), ":"); {
+			case c.from == fromSecret && (name == "-H" || name == "header"):
+				c.carries("the header " + header)
+			case c.from == fromSecret:
 				c.deny("exfiltration", "a header carries out what a command has read", "")
-			case fromHost:
+			case c.from == fromHost:
 				c.ask("exfiltration", "a header says who and where we are", "")
 			}
 		}
 	}
+}
+
+// carries judges a request that holds what is secret: the key of a service is made to be sent to it, what is read from somewhere is not.
+func (c *invocation) carries(what string) {
+	if !c.a.substituted && c.from == fromSecret && c.keysOnly() && (what == "the address" || slices.ContainsFunc([]string{"authorization", "token", "key", "auth"}, func(s string) bool { return strings.HasSuffix(what, s) })) {
+		c.ask("exfiltration", what+" carries a key to another machine", "see that it is the key's own service")
+		return
+	}
+	c.deny("exfiltration", what+" carries out what a command has read", "")
+}
+
+// keysOnly reports whether the secrets among a command's words are keys for requests, by the names of their variables.
+func (c *invocation) keysOnly() bool {
+	for name := range strings.FieldsSeq(c.a.source) {
+		if name, ok := strings.CutPrefix(name, "$"); ok && secretName(name) {
+			if up := strings.ToUpper(name); strings.HasPrefix(up, "AWS_") || !strings.Contains(up, "TOKEN") && !strings.Contains(up, "API_KEY") && !strings.Contains(up, "APIKEY") {
+				return false
+			}
+		}
+		if v, ok := c.a.vars.get(strings.TrimPrefix(name, "$")); ok && v.from > fromNowhere { // it was read from somewhere
+			return false
+		}
+	}
+	return true
 }
 
 // upload judges files that are sent out.

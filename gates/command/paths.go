@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ const (
 	atWorkspace // the workspace itself, or all of it
 	elsewhere   // somebody else's directory
 	notKnown
+	inLocal // what somebody added to a system
 	inSystem
 	atHome // a home directory as a whole, or all of it
 	atRoot
@@ -25,6 +27,49 @@ const (
 // system is where the operating system lies.
 var system = []string{"/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/usr", "/var",
 	"/Library", "/System", "/Applications", "/private/etc", "/snap", "/home", "/Users", "/mnt", "/media"}
+
+// local is where what somebody added to a system lies: programs, data and settings that are not the task's, but the system runs without.
+var local = []string{"/etc", "/media", "/mnt", "/opt", "/srv", "/usr/local", "/usr/share", "/usr/src", "/var/cache", "/var/lib", "/var/lock", "/var/log", "/var/mail", "/var/opt", "/var/spool", "/var/www",
+	"/proc/sys/fs", "/proc/sys/net", "/proc/sys/vm", "/sys/class/backlight", "/sys/class/leds", "/dev/pts"}
+
+// guarded is what there says who may do what, what starts by itself, and what every program loads, by the beginnings of its paths.
+var guarded = []string{"/etc/anacron", "/etc/apparmor", "/etc/audit", "/etc/bash.bashrc", "/etc/bashrc", "/etc/cron", "/etc/crypttab", "/etc/default/grub", "/etc/doas", "/etc/environment", "/etc/fstab", "/etc/group",
+	"/etc/grub", "/etc/gshadow", "/etc/init", "/etc/kernel", "/etc/ld.so", "/etc/login", "/etc/modprobe", "/etc/modules", "/etc/pam", "/etc/passwd", "/etc/polkit", "/etc/profile", "/etc/rc", "/etc/security", "/etc/selinux",
+	"/etc/shadow", "/etc/shells", "/etc/subgid", "/etc/subuid", "/etc/sudo", "/etc/systemd", "/etc/udev", "/etc/xdg/autostart", "/etc/zsh", "/proc/sys/fs/binfmt_misc", "/var/lib/docker", "/var/lib/dpkg", "/var/lib/kubelet",
+	"/var/lib/rpm", "/var/lib/systemd", "/var/spool/cron"}
+
+// inGuarded reports whether a path is guarded; so may be one of which only the beginning is known.
+func inGuarded(p string) bool {
+	known, _, partial := strings.Cut(p, unknownText)
+	return slices.ContainsFunc(guarded, func(g string) bool { return strings.HasPrefix(p, g) || partial && strings.HasPrefix(g, known) })
+}
+
+// isLocal reports whether a path lies in what somebody added to a system, terminals and serial lines among it.
+func isLocal(p string) bool {
+	return strings.HasPrefix(p, "/dev/tty") || slices.ContainsFunc(local, func(d string) bool { return below(p, d) }) && !inGuarded(p)
+}
+
+// homeAround is the home directory that a path lies in, or is; "" when it is none.
+func homeAround(p, home string) string {
+	for _, h := range []string{home, "/root"} {
+		if p == h || below(p, h) {
+			return h
+		}
+	}
+	for _, dir := range []string{"/home/", "/Users/"} {
+		if rest, ok := strings.CutPrefix(p, dir); ok && rest != "" {
+			name, _, _ := strings.Cut(rest, "/")
+			return dir + name
+		}
+	}
+	return ""
+}
+
+// foreign reports whether a path lies in what is another user's, or was added to a system.
+func (a *analyzer) foreign(p string) bool {
+	w, home := a.where(p), homeAround(a.abs(p), a.c.Home)
+	return w == inLocal || w == elsewhere && home != "" && home != a.c.Home
+}
 
 // tmpDirs are nobody's for long; what lies in /run/caisson is the feature's own.
 var tmpDirs = []string{"/tmp", "/var/tmp", "/dev/shm", "/private/tmp", "/run/caisson"}
@@ -61,12 +106,14 @@ func (a *analyzer) where(p string) place {
 		return atWorkspace
 	case below(full, a.c.Cwd):
 		return inWorkspace
-	case full == a.c.Home || full == "/root" || slices.Contains([]string{"/home", "/Users"}, path.Dir(full)) || full == "/home" || full == "/Users":
+	case full == homeAround(full, a.c.Home) || full == "/home" || full == "/Users":
 		return atHome
-	case below(full, a.c.Home):
-		return elsewhere
 	case below(a.c.Cwd, full):
 		return atRoot // a parent of the workspace
+	case homeAround(full, a.c.Home) != "":
+		return elsewhere
+	case isLocal(full):
+		return inLocal
 	}
 	for _, s := range system {
 		if full == s || below(full, s) {
@@ -109,6 +156,10 @@ func (a *analyzer) whereUnknown(full string) place {
 		return inWorkspace
 	case known == "/" && rest == "": // a variable alone, or one that may be empty before /
 		return notKnown
+	case strings.HasPrefix(known, cmp.Or(homeAround(known, a.c.Home), "?")+"/"):
+		return elsewhere
+	case isLocal(full):
+		return inLocal
 	}
 	for _, s := range system {
 		if strings.HasPrefix(known, s+"/") {
@@ -160,6 +211,14 @@ func privatePath(p, home string) bool {
 		".vault-token", "application_default_credentials.json", "secring.gpg", "credentials.db", "access_tokens.db"}, base) || historyFile(p) || strings.HasSuffix(p, "/.docker/config.json") || strings.HasSuffix(p, "/.kube/config") || strings.HasSuffix(p, "/.config/gh/hosts.yml")) && secretPath(p, home)
 }
 
+// startup are what shells run when they start, and settings those and what other tools of a user's read.
+var startup = []string{".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".profile", ".zshrc", ".zprofile", ".zshenv", ".zlogin", ".kshrc"}
+
+func settings(p, home string) bool {
+	rel, ok := strings.CutPrefix(p, homeAround(p, home)+"/")
+	return ok && (slices.Contains(startup, rel) || slices.Contains([]string{".gitconfig", ".inputrc", ".npmrc", ".ssh/config", ".vimrc"}, rel) || below(rel, ".config/git"))
+}
+
 // persistent is what runs again later: written once, it outlives the sandbox's supervision.
 func persistent(p, home string) bool {
 	for _, h := range []string{home, "/root"} {
@@ -172,8 +231,10 @@ func persistent(p, home string) bool {
 			p = "~/" + parts[3]
 		}
 	}
-	for _, s := range []string{"~/.bashrc", "~/.bash_profile", "~/.bash_login", "~/.bash_logout", "~/.profile", "~/.zshrc", "~/.zprofile", "~/.zshenv", "~/.zlogin", "~/.kshrc", "~/.inputrc",
-		"~/.config/fish", "~/.config/autostart", "~/.config/systemd", "~/.ssh/authorized_keys", "~/.ssh/rc", "~/.ssh/config", "~/.gitconfig", "~/.config/git", "~/.vimrc", "~/.npmrc", "~/.pam_environment",
+	if settings(p, "~") {
+		return true
+	}
+	for _, s := range []string{"~/.config/fish", "~/.config/autostart", "~/.config/systemd", "~/.ssh/authorized_keys", "~/.ssh/rc", "~/.pam_environment",
 		"~/.xinitrc", "~/.xprofile", "~/Library/LaunchAgents", "~/.local/share/systemd", "/var/spool/cron", "/var/at"} {
 		if p == s || strings.HasPrefix(p, s+"/") {
 			return true
@@ -182,8 +243,12 @@ func persistent(p, home string) bool {
 	return strings.Contains(p, "/.git/hooks/") || strings.HasSuffix(p, "/.git/config") || strings.HasSuffix(p, "/.envrc")
 }
 
-// redirection is how a shell itself writes.
-const redirection = "redirection to"
+// How a shell itself writes, and what replaces nothing.
+const (
+	redirection = "redirection to"
+	appending   = "appending to"
+	linking     = "linking at"
+)
 
 // writes judges a path that a command writes to.
 func (a *analyzer) writes(target, how string) {
@@ -194,27 +259,31 @@ func (a *analyzer) writes(target, how string) {
 	if to, ok := a.links[a.abs(target)]; ok {
 		target = to
 	}
-	p := a.abs(target)
+	p, w := a.abs(target), a.where(target)
 	switch {
-	case a.c.Mode == ModeAllow && how == redirection && !slices.Contains(a.c.Allow, ">"):
+	case a.c.Mode == ModeAllow && (how == redirection || how == appending) && !slices.Contains(a.c.Allow, ">"):
 		a.find(Deny, "not-allowed", text, "a redirection that writes is not on the list of what is allowed", "")
-	case strings.HasPrefix(p, "/dev/") && !below(p, "/dev/shm"):
+	case strings.HasPrefix(p, "/dev/") && w == inSystem:
 		a.find(Deny, "device-write", text, "it writes to a device", "")
-	case strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/"):
+	case (strings.HasPrefix(p, "/proc/") || strings.HasPrefix(p, "/sys/")) && w == inSystem:
 		a.find(Deny, "kernel-write", text, "it changes the kernel", "")
 	case historyFile(p):
 		a.find(Deny, "history", text, "it rewrites the shell's history", "")
+	case settings(p, a.c.Home) && (how == appending || how == linking || !slices.Contains(startup, path.Base(p))):
+		a.find(Ask, "persistence", text, "shells or tools read the file later, outside of this task", "keep it in the workspace")
 	case persistent(p, a.c.Home):
 		a.find(Deny, "persistence", text, "the file is run again later, outside of this task", "keep it in the workspace")
 	case repositoryFile(p):
 		a.find(Ask, "repository-write", text, "it writes into the repository behind git's back", "let git do it")
-	case strings.HasPrefix(p, "/var/log/"):
+	case systemLog(p) && how != appending:
 		a.find(Deny, "log-wiping", text, "it overwrites a log", "")
-	case a.where(target) == inSystem:
+	case w == inSystem && how == linking && !inGuarded(p):
+		a.find(Ask, "system-write", text, "it adds to a directory of the system", "link inside of the workspace")
+	case w == inSystem:
 		a.find(Deny, "system-write", text, "it writes to a directory of the system", "write into the workspace or /tmp")
-	case a.where(target) == atRoot || a.where(target) == atHome:
+	case w == atRoot || w == atHome:
 		a.find(Deny, "system-write", text, "it overwrites a directory that is not the task's", "")
-	case a.where(target) == elsewhere:
+	case w == elsewhere || w == inLocal:
 		a.find(Ask, "outside-write", text, "it writes outside of the workspace", "write into the workspace or /tmp")
 	}
 }
@@ -225,6 +294,13 @@ func repositoryFile(p string) bool {
 	return found && !strings.HasPrefix(inside, "info/") && !strings.HasSuffix(inside, "_EDITMSG") && !strings.HasSuffix(inside, "_MSG") && !strings.HasPrefix(inside, "caisson")
 }
 
+// systemLog reports whether a path is a log that the system itself keeps, or may be one.
+func systemLog(p string) bool {
+	name, ok := strings.CutPrefix(p, "/var/log/")
+	return p == "/var/log" || ok && (strings.ContainsAny(name, "*?["+unknownText) || slices.ContainsFunc([]string{"apt", "audit", "auth", "boot", "btmp", "cron", "daemon", "debug", "dmesg", "dpkg", "faillog", "journal", "kern", "lastlog", "mail",
+		"messages", "secure", "sudo", "syslog", "tallylog", "user", "utmp", "wtmp", "yum"}, func(l string) bool { return strings.HasPrefix(name, l) }) && !strings.HasPrefix(name, "cron.log"))
+}
+
 func historyFile(p string) bool {
 	base := path.Base(p)
 	return strings.HasPrefix(base, ".") && strings.HasSuffix(base, "_history") || base == ".history" || base == "fish_history"
@@ -232,8 +308,11 @@ func historyFile(p string) bool {
 
 func touch(c *invocation) {
 	for _, p := range parseOptions(c.args, "-t", "-d", "-r", "--date", "--reference").rest {
-		if w := c.a.where(p); w == inSystem {
+		switch {
+		case c.a.where(p) == inSystem:
 			c.deny("system-write", "it changes a directory of the system", "")
+		case c.a.foreign(p):
+			c.ask("outside-write", "it changes what is not the task's", "")
 		}
 	}
 }

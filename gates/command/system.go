@@ -39,18 +39,18 @@ func admin(c *invocation) {
 	deny := func(message string) { c.deny("administration", message, "") }
 	switch c.name {
 	case "shutdown", "reboot", "halt", "poweroff", "init", "telinit", "kexec":
-		if c.name != "init" && !slices.Contains(c.args, "--help") || sub == "0" || sub == "6" || sub == "1" {
+		if c.name == "shutdown" && slices.Contains(c.args, "-c") { // it calls one off
+			return
+		}
+		if c.name != "init" && c.name != "telinit" && !slices.Contains(c.args, "--help") || sub == "0" || sub == "6" || sub == "1" {
 			c.deny("power", "it stops the machine", "")
 		}
 	case "crontab", "at", "batch":
-		o := parseOptions(c.args, "-u", "-f", "-t", "-q")
-		if !o.has('l', "list") && !(c.name == "crontab" && o.short['V']) {
-			c.deny("persistence", "what it sets up runs later, outside of this task", "")
-		}
+		scheduled(c)
 	case "systemctl", "service", "rc-service", "launchctl", "update-rc.d", "chkconfig", "sysrc", "loginctl":
 		serviceRule(c, text)
 	case "history":
-		if parseOptions(c.args).has('c') || parseOptions(c.args).has('d') || parseOptions(c.args).has('w') {
+		if parseOptions(c.args).has('c') || parseOptions(c.args).has('d') {
 			c.deny("history", "it clears the shell's history", "")
 		}
 	case "unset", "set", "shopt", "ulimit":
@@ -64,26 +64,22 @@ func admin(c *invocation) {
 		}
 	case "journalctl":
 		if strings.Contains(text, "--vacuum") || strings.Contains(text, "--rotate") || strings.Contains(text, "--flush") {
-			c.deny("log-wiping", "it removes logs", "")
+			c.ask("log-wiping", "it removes or moves logs", "")
 		}
-	case "kill", "killall", "pkill", "skill":
+	case "kill", "killall", "pkill", "skill", "fuser":
 		killRule(c)
 	case "iptables", "ip6tables", "nft", "ufw", "firewall-cmd", "pfctl":
-		if !slices.Contains([]string{"status", "list", "-L", "-S", "--list-all", "show"}, first(c.args)) && len(c.args) > 0 {
-			c.deny("firewall", "it changes the firewall", "")
-		}
+		firewall(c)
 	case "sysctl":
-		if strings.Contains(text, "-w") || strings.Contains(text, "=") || strings.Contains(text, "-p") || strings.Contains(text, "--system") {
-			deny("it changes the kernel's settings")
-		}
+		kernelSettings(c)
 	case "mount", "umount", "losetup", "pivot_root":
 		if len(c.args) > 0 && (c.name == "umount" || !slices.Contains(c.args, "-l")) && c.name != "mount" || c.name == "mount" && len(c.args) > 1 {
 			c.ask("mount", "it changes what is mounted", "")
 		}
 	case "ldapadd", "ldapmodify", "ldapdelete", "ldappasswd":
 		c.ask("infrastructure", "it changes a directory that others use", "")
-	case "passwd", "capsh", "security", "defaults", "keyctl", "setcap", "logrotate", "swapon", "swapoff":
-		c.ask("administration", "it changes the machine", "")
+	case "passwd", "capsh", "security", "defaults", "keyctl", "setcap", "logrotate", "swapon", "swapoff", "dpkg-reconfigure", "modprobe", "visudo", "useradd", "adduser", "usermod", "groupadd", "groupmod", "gpasswd", "chsh", "chfn", "chpasswd":
+		administers(c)
 	default:
 		if !slices.Contains(c.args, "--help") && !slices.Contains(c.args, "--version") {
 			deny("it changes the machine: users, modules, start-up or protection")
@@ -95,7 +91,7 @@ func clock(c *invocation) {
 	o := parseOptions(c.args, "-d", "-r", "-f", "--date", "--reference", "--file")
 	sub := first(o.rest)
 	if o.has('s', "set") || c.name == "date" && sub != "" && sub[0] != '+' || c.name == "hwclock" && len(c.args) > 0 && !o.has('r', "show") || strings.HasPrefix(sub, "set-") {
-		c.deny("administration", "it changes the clock", "")
+		c.ask("administration", "it changes the clock", "")
 	}
 }
 
@@ -105,10 +101,20 @@ func serviceRule(c *invocation, text string) {
 		switch word {
 		case "poweroff", "reboot", "halt", "kexec", "suspend", "hibernate", "emergency", "rescue", "isolate":
 			c.deny("power", "it stops the machine", "")
-		case "enable", "reenable", "link", "load", "bootstrap", "submit", "enable-linger":
+		case "link", "load", "bootstrap", "submit", "enable-linger":
 			c.deny("persistence", "what it sets up runs later, outside of this task", "")
-		case "stop", "disable", "mask", "kill", "unload", "bootout", "remove", "terminate-user", "terminate-session", "kill-user", "kill-session", "set-property", "edit", "revert":
+		case "enable", "reenable":
+			if strings.Contains(text, "/") {
+				c.deny("persistence", "what it sets up runs later, outside of this task", "")
+			}
+			c.ask("persistence", "the service runs whenever the machine does", "")
+		case "unload", "bootout", "remove", "terminate-user", "terminate-session", "kill-user", "kill-session", "set-property", "edit", "revert":
 			c.deny("service-stop", "it stops a service of the machine", "")
+		case "stop", "disable", "mask", "kill":
+			if slices.ContainsFunc(o.rest, vital) {
+				c.deny("service-stop", "it stops what protects the machine, or what others need of it", "")
+			}
+			c.ask("service-stop", "it stops a service of the machine", "")
 		case "start", "restart", "reload", "try-restart", "daemon-reload", "set-default", "onestart":
 			c.ask("service", "it changes a service of the machine", "")
 		}
@@ -128,14 +134,15 @@ func killRule(c *invocation) {
 			return
 		}
 	}
-	if c.name == "kill" {
+	if o := parseOptions(c.args); c.name == "fuser" && o.has('k', "kill") && o.has('m', "mount") {
+		c.deny("kill-all", "it ends whatever uses a file system", "")
+	}
+	if c.name == "kill" || c.name == "fuser" {
 		return
 	}
-	for _, name := range parseOptions(c.args, "-s", "--signal", "-u", "-g", "-t", "-P").rest {
-		if slices.Contains([]string{"cron", "crond", "sshd", "systemd", "auditd", "rsyslogd", "syslogd", "dockerd", "containerd", "NetworkManager", "dbus-daemon", "firewalld", "osqueryd", "falco", "wazuh-agentd", "init", ".", ".*"}, name) {
-			c.deny("kill-service", "it ends a service of the machine", "")
-			return
-		}
+	if slices.ContainsFunc(parseOptions(c.args, "-s", "--signal", "-u", "-g", "-t", "-P").rest, vital) {
+		c.deny("kill-service", "it ends a service of the machine", "")
+		return
 	}
 	if parseOptions(c.args).has('u') {
 		c.ask("kill-user", "it ends everything of a user", "")
@@ -144,12 +151,18 @@ func killRule(c *invocation) {
 
 // cloudWords are what destroys, by tool; a rule matches when all its words are there, in order.
 var cloudWords = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(terraform|tofu|terragrunt|pulumi|cdk|sam|serverless|vagrant|sls) .*\b(destroy|delete|remove|down)\b|^(terraform|tofu|terragrunt) .*(-auto-approve|state rm|workspace delete|force-unlock)|^pulumi up .*(--yes|-y)\b|` +
-		`^(kubectl|oc) (.* )?(delete|drain|cordon|replace --force|scale .*--replicas=0|rollout undo)\b|^helm (.* )?(uninstall|delete|del|rollback)\b|` +
-		`^aws .*\b(terminate-|delete-|remove-|deregister-|purge-|rb|stop-instances|disable-|detach-|s3 rm|s3 sync .*--delete|put-bucket-policy|modify-.*--publicly|schedule-key-deletion|create-access-key)|` +
+	return regexp.MustCompile(`^(terraform|tofu|terragrunt|pulumi|cdk|sam|serverless|vagrant|sls) .*\b(destroy|delete|remove|down)\b|^(terraform|tofu|terragrunt) .*(state rm|workspace delete|force-unlock)|` +
+		`^(kubectl|oc) (.* )?(delete|replace --force)\b|^helm (.* )?(uninstall|delete|del)\b|` +
+		`^aws .*\b(terminate-|delete-|remove-|deregister-|purge-|rb|disable-|detach-|s3 rm .*--recursive|put-bucket-policy|modify-.*--publicly|schedule-key-deletion|create-access-key)|` +
 		`^(gcloud|az|doctl|openstack|linode-cli|hcloud|eksctl|kops|heroku|flyctl|fly|vercel|netlify|supabase|firebase|wrangler) .*\b(delete|destroy|purge|remove|rm|reset|apps:destroy|pg:reset|addons:destroy|deallocate)\b|` +
-		`^(gsutil|s3cmd|mc|b2) .*\b(rm|rb|del|remove|delete-file)\b|^rclone .*(delete|purge|sync)\b|^(docker|podman|nerdctl) .*\b(system prune|volume rm|volume prune|image prune -a|swarm leave --force|network prune|system reset)\b|` +
-		`^(docker-compose|docker compose) .*down .*(-v|--volumes)|^(virsh) .*(destroy|undefine|vol-delete)|^(lxc|multipass) .*delete|^etcdctl .*del|^vault .*(delete|destroy|kv metadata delete|operator seal)|^(consul|nomad) .*(delete|stop -purge|system gc)`)
+		`^(gsutil|s3cmd|mc|b2) .*\b(rm|rb|del|remove|delete-file)\b|^rclone .*(delete|purge|sync)\b|^(docker|podman|nerdctl) .*\b(system prune .*(-[a-z]*a|--all|--volumes)|volume rm|volume prune|swarm leave --force|system reset)\b|` +
+		`^(virsh) .*(destroy|undefine|vol-delete)|^(lxc|multipass) .*delete|^etcdctl .*del|^vault .*(delete|destroy|kv metadata delete|operator seal)|^(consul|nomad) .*(delete|stop -purge|system gc)`)
+})
+
+// cloudChanges are what changes something elsewhere that can be had again, or is everyday work on it.
+var cloudChanges = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(terraform|tofu|terragrunt) .*-auto-approve|^(kubectl|oc) (.* )?(delete (-f|-k|--filename|--kustomize|(pods?|po|jobs?)[ /])|drain|cordon|scale .*--replicas=0|rollout undo)|^helm (.* )?rollback\b|` +
+		`^aws .*\b(stop-instances|s3 rm|s3 sync .*--delete)|^(docker|podman|nerdctl) .*\b(system|network|image|builder) prune\b|^(docker-compose|(docker|podman|nerdctl) compose) .*down .*(-v|--volumes)`)
 })
 
 func cloud(c *invocation) {
@@ -168,6 +181,8 @@ func cloud(c *invocation) {
 	}
 	switch {
 	case strings.Contains(text, "--dry-run") && !strings.Contains(text, "--dry-run=none") || slices.Contains(own, "--help") || slices.Contains(own, "-h") && c.name != "docker":
+	case c.a.matches(cloudChanges(), text) && c.deed() != looks && !strings.Contains(text, " --all") && !strings.Contains(text, " -A") && !strings.Contains(text, "--recursive") && !strings.Contains(text, "destroy"):
+		c.ask("infrastructure", "it changes what runs elsewhere", "look first: plan, get, list, --dry-run")
 	case c.a.matches(cloudWords(), text) && c.deed() != looks:
 		c.deny("infrastructure", "it destroys what runs elsewhere", "look first: plan, get, list, --dry-run")
 	case (c.name == "kubectl" || c.name == "oc") && (slices.Contains(c.args, "secret") || slices.Contains(c.args, "secrets")) && slices.Contains(c.args, "get"):
@@ -263,7 +278,7 @@ func publishRule(c *invocation) {
 func (a *analyzer) history(name string) {
 	if strings.HasPrefix(name, "HIST") {
 		value := a.value(name)
-		if value == "" || value == "0" || value == "/dev/null" || name == "HISTCONTROL" || name == "HISTIGNORE" {
+		if value == "" || value == "0" || value == "/dev/null" || name == "HISTCONTROL" && value != "ignoredups" && value != "erasedups" && value != "ignoredups:erasedups" || name == "HISTIGNORE" {
 			a.find(Deny, "history", name+"="+value, "it switches the shell's history off", "")
 		}
 	}
@@ -302,7 +317,11 @@ func (a *analyzer) dangerousVariable(name, value string) {
 			}
 		}
 	case "GIT_SSH", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "GIT_PROXY_COMMAND", "GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_TEMPLATE_DIR", "GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_PARAMETERS":
-		if value != "/dev/null" && value != "true" {
+		switch {
+		case value == "/dev/null" || value == "true":
+		case name == "GIT_SSH_COMMAND" && plainSSH(value):
+			a.find(Ask, "git-exec", name+"="+value, "git reaches other machines by another key, or another way", "")
+		default:
 			a.find(Deny, "git-exec", name+"="+value, "it makes git run a command", "")
 		}
 	case "PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "LESSOPEN", "BROWSER":
@@ -313,6 +332,12 @@ func (a *analyzer) dangerousVariable(name, value string) {
 			}
 		}
 	}
+}
+
+// plainSSH reports whether a text runs ssh with options that run nothing here.
+func plainSSH(text string) bool {
+	low := strings.ToLower(text)
+	return strings.HasPrefix(low, "ssh ") && !strings.ContainsAny(text, ";|&$`<>()\n") && !slices.ContainsFunc([]string{"command", "exec", "pkcs11", "securitykeyprovider", " -f", "include", "-w"}, func(s string) bool { return strings.Contains(low, s) })
 }
 
 // setsVariables follows builtins that change variables and parameters.

@@ -359,6 +359,6 @@ func parallel(c *invocation) {
 func fd(c *invocation) {
 	i := slices.IndexFunc(c.args, func(s string) bool { return s == "-x" || s == "-X" || s == "--exec" || s == "--exec-batch" })
 	if i >= 0 && i+1 < len(c.args) {
-		c.onEach(c.args[i+1:], []string{"."})
+		c.onEach(c.args[i+1:], []string{"."}, nil)
 	}
 }

@@ -1,0 +1,86 @@
+package command
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
+
+// administers judges everyday work on users, modules and settings of a machine.
+func administers(c *invocation) {
+	o := parseOptions(c.args, "-u", "--uid")
+	switch uid := o.value("-u", "uid"); {
+	case c.name == "visudo" && o.has('c', "check"), c.name == "swapon" && o.has('s', "show", "summary"), c.name == "passwd" && o.has('S', "status"):
+	case c.name == "modprobe" && o.has('r', "remove"), (c.name == "useradd" || c.name == "usermod" || c.name == "adduser") && (uid == "0" || o.has('o', "non-unique")):
+		c.deny("administration", "it gives a second root, or takes a module away", "")
+	default:
+		c.ask("administration", "it changes the machine", "")
+	}
+}
+
+// firewall judges what opens and closes a machine to the network.
+func firewall(c *invocation) {
+	closing := []string{"-F", "--flush", "-X", "-D", "--delete", "-P", "--policy", "-R", "disable", "reset", "delete", "flush", "default", "-d"}
+	listing := []string{"status", "list", "-L", "-S", "--list", "--list-rules", "--list-all", "--state", "--get-zones", "show", "--version", "version"}
+	has := func(words []string) bool {
+		return slices.ContainsFunc(c.args, func(s string) bool {
+			return slices.Contains(words, s) || len(s) > 2 && s[0] == '-' && slices.Contains(words, s[:2]) && s[1] != '-'
+		})
+	}
+	switch {
+	case len(c.args) == 0 || has(listing) && !has(closing):
+	case has(closing) || slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "--remove") || strings.HasPrefix(s, "--panic") }):
+		c.deny("firewall", "it takes rules of the firewall away", "")
+	default:
+		c.ask("firewall", "it changes the firewall", "")
+	}
+}
+
+// scheduled judges what is to run later, by its text where that is known.
+func scheduled(c *invocation) {
+	o, d := parseOptions(c.args, "-u", "-f", "-t", "-q"), c.in
+	if file := cmp.Or(o.long["-f"], first(o.rest)); file != "" && file != "-" && (c.name == "crontab" || o.long["-f"] != "") {
+		d = c.a.read(file)
+	}
+	switch {
+	case o.has('l', "list") || o.short['V']:
+		return
+	case c.name == "crontab" && o.short['r']:
+		c.deny("persistence", "it removes everything that is to run later", "")
+		return
+	case c.name == "crontab" && o.short['e'] && c.in == (data{}):
+	case d.from == fromNetwork:
+		c.deny("download-run", "what comes from the network runs later", "look at it first")
+		return
+	case d.known && c.name != "crontab":
+		c.a.isolated(func() data { return c.a.parse(d.text, data{}) })
+	case d.known:
+		for line := range strings.Lines(d.text) {
+			fields := strings.Fields(line)
+			if skip := 5; len(fields) > 1 && !strings.HasPrefix(fields[0], "#") {
+				if strings.HasPrefix(fields[0], "@") {
+					skip = 1
+				}
+				c.a.inShell(&invocation{a: c.a, name: c.name, from: d.from}, strings.Join(fields[min(skip, len(fields)):], " "))
+			}
+		}
+	}
+	c.ask("persistence", "what it sets up runs later, outside of this task", "")
+}
+
+// vital reports whether a name is that of a service which protects a machine, or without which nobody reaches it.
+func vital(name string) bool {
+	name = strings.TrimSuffix(name, ".service")
+	return slices.Contains([]string{"cron", "crond", "ssh", "sshd", "systemd", "audit", "auditd", "rsyslog", "rsyslogd", "syslog", "syslogd", "syslog-ng", "dockerd", "containerd", "NetworkManager", "network", "networking", "systemd-networkd", "systemd-journald",
+		"systemd-logind", "dbus", "dbus-daemon", "firewalld", "ufw", "iptables", "nftables", "apparmor", "fail2ban", "clamav-daemon", "osqueryd", "falco", "falcon-sensor", "wazuh-agent", "wazuh-agentd", "init", ".", ".*"}, name) || strings.ContainsAny(name, "*?")
+}
+
+// kernelSettings judges sysctl: limits are set every day, what the kernel itself does is not.
+func kernelSettings(c *invocation) {
+	text := strings.Join(c.args, " ")
+	if o := parseOptions(c.args, "-r", "--pattern"); strings.Contains(text, "kernel") && strings.Contains(text, "=") {
+		c.deny("administration", "it changes the kernel's settings", "")
+	} else if o.has('w', "write", "load", "system") || o.short['p'] || strings.Contains(text, "=") {
+		c.ask("administration", "it changes the kernel's settings", "")
+	}
+}
