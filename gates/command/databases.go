@@ -116,8 +116,13 @@ func database(c *invocation) {
 		c.ask("download-run", "it runs statements from the network", "download, read, then run")
 	}
 	file := c.a.files[c.a.abs(parseOptions(c.args, "-f", "-d", "-h", "-U", "-p", "--file").value("-f", "file"))]
-	for _, text := range append([]string{c.in.text, file.text, words}, c.args...) {
+	for _, text := range []string{c.in.text, file.text, words} {
 		c.statements(text)
+	}
+	for _, text := range c.args { // what stands behind a statement is no part of it
+		if strings.ContainsAny(text, " \t\n") && text != words {
+			c.statements(text)
+		}
 	}
 }
 

@@ -256,8 +256,8 @@ func (a *analyzer) writes(target, how string) {
 		return
 	}
 	text := how + " " + target
-	if to, ok := a.links[a.abs(target)]; ok {
-		target = to
+	if len(a.links) > 0 {
+		target = cmp.Or(a.links[a.abs(target)], target)
 	}
 	p, w := a.abs(target), a.where(target)
 	switch {
