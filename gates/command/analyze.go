@@ -28,10 +28,7 @@ const (
 )
 
 func literal(text string) data {
-	if hasUnknown(text) {
-		return data{}
-	}
-	return data{text: text, known: true}
+	return data{text: text, known: !hasUnknown(text)}
 }
 
 // analyzer walks over a syntax tree and keeps what a shell would.
@@ -140,6 +137,9 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 	}
 	for _, target := range outs {
 		a.wrote(target, out)
+	}
+	if endlessWriter(s) {
+		a.find(Ask, "disk-full", "> "+outs[0], "it writes until nothing is left of the disk", "head -c N")
 	}
 	return data{known: true}
 }

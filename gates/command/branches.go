@@ -85,6 +85,17 @@ func multiplies(body []*syntax.Stmt) bool {
 	return starts
 }
 
+// endlessWriter reports whether a command prints without end.
+func endlessWriter(s *syntax.Stmt) bool {
+	call, ok := s.Cmd.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 {
+		return false
+	}
+	return call.Args[0].Lit() == "yes" || call.Args[0].Lit() == "cat" && slices.ContainsFunc(call.Args[1:], func(w *syntax.Word) bool {
+		return slices.Contains([]string{"/dev/zero", "/dev/urandom", "/dev/random"}, w.Lit())
+	})
+}
+
 // starter reports whether a statement starts the script that it stands in once more.
 func starter(s *syntax.Stmt) bool {
 	call, ok := s.Cmd.(*syntax.CallExpr)

@@ -2,6 +2,8 @@ package command
 
 import (
 	"cmp"
+	"encoding/json"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -29,6 +31,11 @@ func makeRule(c *invocation) {
 	if text, ok := o.long["eval"]; ok {
 		c.recipes(text)
 		c.ask("make-exec", "a part of the makefile stands on the command line", "write it into the makefile")
+	}
+	for _, name := range []string{"GNUmakefile", "makefile", "Makefile"} { // that the same text has written
+		if d := c.a.files[c.a.abs(path.Join(o.value("-C", "directory"), name))]; d.known {
+			c.recipes(d.text)
+		}
 	}
 	switch file := o.long["-f"] + o.long["file"] + o.long["makefile"]; {
 	case file == "-" || file == "/dev/stdin":
@@ -66,6 +73,17 @@ func (c *invocation) recipes(text string) {
 		if _, call, found := strings.Cut(line, "$(shell "); found {
 			c.a.inShell(c, strings.TrimSuffix(strings.TrimSpace(call), ")"))
 		}
+	}
+}
+
+// scripts judges the scripts of a package.json that the same text has written.
+func (c *invocation) scripts() {
+	var manifest struct{ Scripts map[string]string }
+	if d := c.a.files[c.a.abs("package.json")]; !d.known || json.Unmarshal([]byte(d.text), &manifest) != nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(manifest.Scripts)) {
+		c.a.inShell(c, manifest.Scripts[name])
 	}
 }
 

@@ -159,6 +159,9 @@ func cd(c *invocation) {
 }
 
 func scriptRule(c *invocation) {
+	if c.piped() || c.in != (data{}) { // the shell that it starts reads that
+		(&invocation{a: c.a, name: "sh", in: c.in, env: c.env, from: c.from}).stdinScript()
+	}
 	o := parseOptions(c.args, "-c", "--command", "-O", "-I", "-B")
 	if text := o.long["-c"] + o.long["command"]; text != "" {
 		c.a.inShell(c, text)

@@ -96,6 +96,8 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 		c.deny("remove-system", "it removes a part of the system", safer)
 	case w == atWorkspace && recursive:
 		c.deny("remove-workspace", "it removes the whole workspace", safer)
+	case w == atWorkspace && p != "." && p != "..":
+		c.ask("remove-workspace", "it removes every file of the workspace's", safer)
 	case w == notKnown && recursive:
 		c.ask("remove-unknown", "what it removes cannot be told beforehand", "name the directory, or check that the variable is set: ${DIR:?}")
 	case w == elsewhere && recursive && forced && a.shallow(full):

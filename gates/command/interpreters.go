@@ -132,6 +132,10 @@ func (c *invocation) stdinScript() {
 	case d.known && d.text != "":
 		c.inline(d.text)
 	case d.known:
+	case hasUnknown(d.text) && d.text != unknownText && slices.Contains(shells, c.name):
+		c.a.inShell(c, d.text)
+	case hasUnknown(d.text) && d.text != unknownText:
+		c.inline(d.text)
 	default:
 		if !c.interactive() {
 			c.ask("stdin-script", "it runs what it reads, which cannot be told beforehand", "write a script and name it")

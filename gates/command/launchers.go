@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"path"
 	"slices"
 	"strings"
@@ -186,6 +187,15 @@ func gio(c *invocation) {
 // runner unwraps TOOL run|exec COMMAND, and what hands a text to a shell.
 func runner(c *invocation) {
 	script := slices.Contains([]string{"npm", "pnpm", "yarn", "bun"}, c.name)
+	switch sub := first(c.args); {
+	case script && (sub == "run" || sub == "test" || sub == "start" || sub == "t" || sub == "install" || sub == "i" || sub == "ci"):
+		c.scripts()
+	case script && (sub == "pkg" || sub == "set-script"):
+		for _, arg := range c.args[1:] {
+			_, text, _ := strings.Cut(arg, "=")
+			c.maybeText(cmp.Or(text, arg))
+		}
+	}
 	switch sub := first(c.args); {
 	case len(c.args) > 1 && slices.Contains([]string{"run", "exec", "x", "dlx"}, sub):
 		values := []string{"-c", "--call", "-p", "--package", "-w", "--workspace"}

@@ -14,7 +14,7 @@ func serviceRules(t table) {
 		"railway", "kafka-topics", "kafka-topics.sh", "rabbitmqctl", "rabbitmqadmin", "hdfs", "hadoop", "gcutil", "sls", "bosh", "cf", "dokku", "juju", "rancher", "vcluster"} {
 		t[name] = manages
 	}
-	t["k"], t["kubecolor"] = kubectl, kubectl
+	t["k"], t["kubecolor"], t["xxd"], t["uudecode"] = kubectl, kubectl, decoder, decoder
 	for _, name := range []string{"ip", "ifconfig", "ifdown", "route", "nmcli", "hostnamectl", "rc-update", "lastlog", "dockerd", "fuser", "kmod"} {
 		t[name] = machine
 	}
@@ -142,6 +142,19 @@ func (c *invocation) deed() deed {
 		}
 	}
 	return unclear
+}
+
+// decoder keeps in mind that a file holds what was decoded.
+func decoder(c *invocation) {
+	o := parseOptions(c.args, "-o", "-c", "-l", "-s")
+	out := o.long["-o"]
+	if c.name == "xxd" && o.short['r'] && len(o.rest) > 1 {
+		out = o.rest[1]
+	}
+	if out != "" {
+		c.a.writes(out, "decoding to")
+		c.a.wrote(out, data{from: fromDecoder})
+	}
 }
 
 func kubectl(c *invocation) {

@@ -206,8 +206,10 @@ func (a *analyzer) inShell(c *invocation, text string) data {
 	case c.from == fromDecoder:
 		c.deny("decoded-command", "a shell is given text that was hidden by an encoding", "write it as it is")
 	default:
-		// With a harmless word in the place of what is not known it must be harmless; that is not enough to run it unasked.
-		a.isolated(func() data { return a.parse(strings.ReplaceAll(text, unknownText, "unknown"), data{}) })
+		a.isolated(func() data { // with a variable in the place of what is not known
+			a.set("__", unknownText, c.from)
+			return a.parse(strings.ReplaceAll(text, unknownText, "${__}"), data{})
+		})
 		if strings.TrimSpace(strings.ReplaceAll(text, unknownText, "")) == "" || strings.HasPrefix(strings.TrimSpace(text), unknownText) {
 			c.ask("unresolved", "a shell is given text that cannot be told beforehand", "write the command itself")
 		}
