@@ -51,6 +51,7 @@ type analyzer struct {
 	substituted bool              // its words hold a command substitution
 	piping      int               // we stand behind a pipe
 	parallel    int               // of functions that are being called, what runs beside the rest
+	away        int               // we are on another machine
 	called      map[string]bool   // functions that were
 	links       map[string]string // where symbolic links lead
 	doubts      int               // what is being judged may be no command at all

@@ -160,6 +160,10 @@ func disk(c *invocation) {
 	if !slices.Contains([]string{"zpool", "btrfs", "nvme", "mdadm", "diskutil", "cryptsetup", "pvremove", "vgremove", "lvremove"}, c.name) && c.onImage(o.rest) {
 		return
 	}
+	if p := c.a.abs(first(o.rest)); c.name == "badblocks" && !o.short['w'] && !o.short['n'] || c.name == "mkswap" && !strings.HasPrefix(p, "/dev/") && !hasUnknown(p) {
+		c.ask("disk", "it reads all of a disk, or makes a file swap space", "")
+		return
+	}
 	c.deny("disk", "it changes a disk or its partitions", "work on an image file in the workspace")
 }
 
@@ -186,7 +190,7 @@ func dd(c *invocation) {
 			c.a.writes(p, "dd to")
 			c.a.wrote(p, data{})
 		}
-		if p, ok := strings.CutPrefix(arg, "if="); ok && strings.HasPrefix(p, "/dev/") && !slices.Contains([]string{"/dev/zero", "/dev/urandom", "/dev/random", "/dev/null", "/dev/stdin"}, p) {
+		if p, ok := strings.CutPrefix(arg, "if="); ok && strings.HasPrefix(p, "/dev/") && !slices.Contains([]string{"/dev/zero", "/dev/urandom", "/dev/random", "/dev/null", "/dev/stdin", "/dev/cdrom", "/dev/dvd"}, p) && !strings.HasPrefix(p, "/dev/sr") {
 			c.deny("device-read", "it copies a device", "")
 		}
 	}

@@ -94,7 +94,9 @@ func selective(tests []string) (named, chosen bool) {
 		case "-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex":
 			pattern := first(tests[i+1:])
 			hit(strings.Trim(pattern, "*?./[]!^") != "" && !hasUnknown(pattern), false)
-		case "-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin", "-newer", "-newermt", "-size", "-empty", "-user", "-group", "-inum", "-perm", "-links", "-uid", "-gid":
+		case "-empty": // nothing is lost
+			hit(true, false)
+		case "-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin", "-newer", "-newermt", "-size", "-user", "-group", "-inum", "-perm", "-links", "-uid", "-gid":
 			hit(false, true)
 		default:
 			if strings.HasPrefix(t, "-") {
@@ -103,6 +105,15 @@ func selective(tests []string) (named, chosen bool) {
 		}
 	}
 	return len(stack) == 1 && stack[0].named, len(stack) == 1 && stack[0].chosen
+}
+
+// chooses reports whether find does something to some files alone, by their names, times, sizes or owners.
+func (c *invocation) chooses(tests []string) bool {
+	named, chosen := false, false
+	if c.a.spend(1 + len(tests)*nodeCost) {
+		named, chosen = selective(tests)
+	}
+	return named || chosen
 }
 
 // removers remove what they are given, or empty it.
@@ -116,6 +127,9 @@ func (c *invocation) onEach(argv, roots, tests []string) {
 		case slices.Contains(removers, base) || (base == "sudo" || base == "env") && slices.ContainsFunc(argv, func(s string) bool { return slices.Contains(removers, s) }):
 			c.finds(r, tests)
 			found = unknownText // where it lies is judged
+		case slices.Contains([]string{"chmod", "chown", "chgrp"}, base) && c.chooses(tests):
+			c.ask("find-change", "it changes everything that it finds", "print it first")
+			found = unknownText
 		case c.a.abs(r) == "/": // of everything there is, it is something of the system's
 			found = path.Join("/usr", unknownText)
 		}

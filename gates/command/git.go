@@ -318,6 +318,9 @@ func gitConfig(c *invocation, o options, args []string) {
 	case len(words) < 2 || global && harmlessGitKey(words[0]) && !risky:
 	case len(words) == 2 && c.plainGitSetting(words[0], words[1]) && (global || risky):
 		c.ask("git-exec", "it changes where git connects to, or what it starts", "leave it out")
+	case len(words) == 2 && strings.HasPrefix(strings.ToLower(words[0]), "alias.") && strings.HasPrefix(words[1], "!"):
+		c.a.inShell(c, words[1][1:])
+		c.ask("git-exec", "the setting makes git run a command later", "leave it out")
 	case risky:
 		c.deny("git-exec", "the setting makes git run a command later", "leave it out")
 	case global:

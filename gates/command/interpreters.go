@@ -124,6 +124,9 @@ func (c *invocation) stdinScript() {
 		c.deny("download-run", "it runs what comes from the network", "download it to a file, read it, then run it")
 	case d.from == fromDecoder && !d.known:
 		c.deny("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
+	case d.known && hasUnknown(d.text) && slices.Contains(shells, c.name): // names of files, of which a part is known
+		c.a.isolated(func() data { return c.a.parse(strings.ReplaceAll(d.text, unknownText, "unknown"), data{}) })
+		c.ask("stdin-script", "it runs what it reads, which cannot be told beforehand", "write a script and name it")
 	case d.known && d.text != "" && slices.Contains(shells, c.name):
 		if d.from == fromDecoder {
 			c.ask("decoded-command", "it runs what was hidden by an encoding", "write it as it is")

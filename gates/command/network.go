@@ -133,7 +133,7 @@ func (c *invocation) sendsWith(o options) {
 			c.uploads(c.in)
 		case named:
 			c.upload([]string{file})
-		case c.from == fromSecret || c.from == fromDecoder:
+		case (c.from == fromSecret || c.from == fromDecoder) && c.holds(v):
 			c.deny("exfiltration", "it sends out what a command has read", "")
 		case hasUnknown(v):
 			c.ask("upload", "what it sends cannot be told beforehand", "")
@@ -147,18 +147,41 @@ func (c *invocation) sendsWith(o options) {
 			c.ask("exfiltration", "the address says who and where we are", "")
 		}
 	}
-	for name, v := range o.long {
-		if (name == "-H" || name == "header" || name == "-b" || name == "-A" || name == "user-agent") && hasUnknown(v) {
-			switch header, _, _ := strings.Cut(strings.ToLower(v), ":"); {
-			case c.from == fromSecret && (name == "-H" || name == "header"):
-				c.carries("the header " + header)
-			case c.from == fromSecret:
-				c.deny("exfiltration", "a header carries out what a command has read", "")
-			case c.from == fromHost:
-				c.ask("exfiltration", "a header says who and where we are", "")
-			}
+	for _, v := range append(c.headers(), "cookie:"+o.long["-b"], "user-agent:"+o.long["-A"]+o.long["user-agent"]) {
+		switch header, _, _ := strings.Cut(strings.ToLower(v), ":"); {
+		case !hasUnknown(v):
+		case c.from == fromSecret:
+			c.carries("the header " + header)
+		case c.from == fromHost:
+			c.ask("exfiltration", "a header says who and where we are", "")
 		}
 	}
+}
+
+// headers are the values of all options that add one.
+func (c *invocation) headers() (list []string) {
+	for i, arg := range c.args {
+		switch {
+		case (arg == "-H" || arg == "--header") && i+1 < len(c.args):
+			list = append(list, c.args[i+1])
+		case strings.HasPrefix(arg, "-H") || strings.HasPrefix(arg, "--header="):
+			list = append(list, strings.TrimPrefix(strings.TrimPrefix(arg, "--header="), "-H"))
+		}
+	}
+	return list
+}
+
+// holds reports whether a word may hold what is secret among the words of its command.
+func (c *invocation) holds(word string) bool {
+	if hasUnknown(word) || c.a.substituted {
+		return true
+	}
+	for name := range strings.FieldsSeq(c.a.source) {
+		if v, ok := c.a.vars.get(strings.TrimPrefix(name, "$")); ok && v.from > fromHost && v.String() != "" && strings.Contains(word, v.String()) {
+			return true
+		}
+	}
+	return false
 }
 
 // carries judges a request that holds what is secret: the key of a service is made to be sent to it, what is read from somewhere is not.
@@ -254,7 +277,7 @@ func remote(c *invocation) {
 		}
 		fallthrough
 	case "dig", "nslookup", "host", "drill", "ping", "getent", "resolvectl", "kdig", "dog", "delv", "traceroute", "tracepath", "mtr":
-		if p := parseOptions(c.args, "-p").long["-p"]; c.name == "ping" && (hasUnknown(p) || c.from > fromHost) {
+		if p := parseOptions(c.args, "-p").long["-p"]; c.name == "ping" && (hasUnknown(p) || c.from > fromHost && c.from < fromNetwork) {
 			c.deny("exfiltration", "what fills the packets carries data out", "")
 		}
 		for _, arg := range c.args {
@@ -311,7 +334,9 @@ func sshRule(c *invocation) {
 		return
 	}
 	if len(o.rest) > 1 && c.name == "ssh" {
+		c.a.away++
 		c.a.inShell(c, strings.Join(o.rest[1:], " "))
+		c.a.away--
 	}
 	c.ask("remote", "it works on another machine, where nothing is held back", "")
 }

@@ -59,7 +59,7 @@ func packages(c *invocation) {
 	}
 	for _, p := range o.rest {
 		if c.fromAddress(p); c.a.files[c.a.abs(p)].from == fromNetwork {
-			c.deny("download-run", "it installs what was just downloaded, and runs its scripts", "install it from a repository")
+			c.ask("download-run", "it installs what was just downloaded, and runs its scripts", "install it from a repository")
 		}
 	}
 	if !c.removesPackages(o) {
@@ -112,7 +112,7 @@ func sources(c *invocation) {
 			c.ask("administration", "it puts another program behind a name", "")
 		}
 	case c.in.from == fromNetwork:
-		c.deny("package-source", "it trusts whoever sends a key", "read the key first")
+		c.ask("package-source", "it trusts whoever sends a key", "read the key first")
 	case !slices.Contains([]string{"list", "finger", "--list", "-L", "--help", ""}, first(c.args)):
 		c.ask("package-source", "it trusts another source of packages", "")
 	}

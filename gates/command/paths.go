@@ -34,7 +34,7 @@ var local = []string{"/etc", "/media", "/mnt", "/opt", "/srv", "/usr/local", "/u
 
 // guarded is what there says who may do what, what starts by itself, and what every program loads, by the beginnings of its paths.
 var guarded = []string{"/etc/anacron", "/etc/apparmor", "/etc/audit", "/etc/bash.bashrc", "/etc/bashrc", "/etc/cron", "/etc/crypttab", "/etc/default/grub", "/etc/doas", "/etc/environment", "/etc/fstab", "/etc/group",
-	"/etc/grub", "/etc/gshadow", "/etc/init", "/etc/kernel", "/etc/ld.so", "/etc/login", "/etc/modprobe", "/etc/modules", "/etc/pam", "/etc/passwd", "/etc/polkit", "/etc/profile", "/etc/rc", "/etc/security", "/etc/selinux",
+	"/etc/grub", "/etc/gshadow", "/etc/init", "/etc/kernel", "/etc/ld.so.preload", "/etc/login", "/etc/modprobe", "/etc/modules", "/etc/pam", "/etc/passwd", "/etc/polkit", "/etc/profile", "/etc/rc", "/etc/security", "/etc/selinux",
 	"/etc/shadow", "/etc/shells", "/etc/subgid", "/etc/subuid", "/etc/sudo", "/etc/systemd", "/etc/udev", "/etc/xdg/autostart", "/etc/zsh", "/proc/sys/fs/binfmt_misc", "/var/lib/docker", "/var/lib/dpkg", "/var/lib/kubelet",
 	"/var/lib/rpm", "/var/lib/systemd", "/var/spool/cron"}
 
@@ -44,9 +44,10 @@ func inGuarded(p string) bool {
 	return slices.ContainsFunc(guarded, func(g string) bool { return strings.HasPrefix(p, g) || partial && strings.HasPrefix(g, known) })
 }
 
-// isLocal reports whether a path lies in what somebody added to a system, terminals and serial lines among it.
+// isLocal reports whether a path lies in what somebody added to a system, or is all of that; terminals, printers and serial lines
+// are among it.
 func isLocal(p string) bool {
-	return strings.HasPrefix(p, "/dev/tty") || slices.ContainsFunc(local, func(d string) bool { return below(p, d) }) && !inGuarded(p)
+	return strings.HasPrefix(p, "/dev/tty") || strings.HasPrefix(p, "/dev/lp") || slices.Contains([]string{"/media", "/mnt", "/opt", "/srv", "/usr/local", "/usr/src", "/var/www"}, p) || slices.ContainsFunc(local, func(d string) bool { return below(p, d) }) && !inGuarded(p)
 }
 
 // homeAround is the home directory that a path lies in, or is; "" when it is none.
@@ -82,13 +83,11 @@ func (a *analyzer) where(p string) place {
 	if strings.HasPrefix(p, unknownText) { // it may be absolute
 		return notKnown
 	}
-	all := false
 	for {
 		dir, last := path.Split(strings.TrimRight(p, "/"))
 		if !matchesAnything(last) {
 			break
 		}
-		all = true
 		if p = dir; p == "" {
 			p = "."
 		}
@@ -119,9 +118,6 @@ func (a *analyzer) where(p string) place {
 		if full == s || below(full, s) {
 			return inSystem
 		}
-	}
-	if strings.Count(full, "/") == 1 && all {
-		return atRoot
 	}
 	return elsewhere
 }
@@ -271,6 +267,8 @@ func (a *analyzer) writes(target, how string) {
 		a.find(Deny, "history", text, "it rewrites the shell's history", "")
 	case settings(p, a.c.Home) && (how == appending || how == linking || !slices.Contains(startup, path.Base(p))):
 		a.find(Ask, "persistence", text, "shells or tools read the file later, outside of this task", "keep it in the workspace")
+	case a.away > 0 && how == appending && strings.HasSuffix(p, "/.ssh/authorized_keys"): // what ssh-copy-id does
+		a.find(Ask, "persistence", text, "it lets somebody in there", "")
 	case persistent(p, a.c.Home):
 		a.find(Deny, "persistence", text, "the file is run again later, outside of this task", "keep it in the workspace")
 	case repositoryFile(p):

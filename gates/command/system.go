@@ -120,7 +120,7 @@ func serviceRule(c *invocation, text string) {
 		}
 	}
 	if (c.name == "update-rc.d" || c.name == "chkconfig") && len(o.rest) > 1 && slices.Contains([]string{"defaults", "on", "add"}, o.rest[1]) {
-		c.deny("persistence", "what it sets up runs later, outside of this task", "")
+		c.ask("persistence", "the service runs whenever the machine does", "")
 	}
 	if c.name == "sysrc" && strings.Contains(text, "=") {
 		c.deny("persistence", "what it sets up runs later", "")
@@ -168,7 +168,7 @@ var cloudChanges = sync.OnceValue(func() *regexp.Regexp {
 func cloud(c *invocation) {
 	text := c.text()
 	for _, arg := range c.args {
-		if w := c.a.where(arg); (c.name == "aws" || c.name == "gsutil" || c.name == "rclone") && (w == atHome || w == atRoot) {
+		if w := c.a.where(arg); (c.name == "aws" && (first(c.args) == "s3" || first(c.args) == "s3api") || c.name == "gsutil" || c.name == "rclone") && (w == atHome || w == atRoot) {
 			c.deny("exfiltration", "it sends out everything that there is", "")
 		}
 		if secretPath(c.a.abs(arg), c.a.c.Home) && !strings.HasPrefix(arg, "-") && !slices.Contains([]string{"kubectl", "oc", "docker", "podman"}, c.name) {
@@ -218,7 +218,10 @@ func container(c *invocation, text string) {
 				value = strings.TrimPrefix(arg, "-v")
 			}
 		}
-		if strings.HasPrefix(value, "/:") || strings.Contains(value, "docker.sock") || strings.HasPrefix(value, "/etc") || strings.HasPrefix(value, "/root") || strings.Contains(value, "source=/,") || strings.Contains(value, "src=/,") {
+		if strings.Contains(value, "docker.sock") {
+			c.ask("container-escape", "it gives a container the daemon", "")
+		}
+		if strings.HasPrefix(value, "/:") || strings.HasPrefix(value, "/etc") && !strings.HasPrefix(value, "/etc/localtime:") && !strings.HasPrefix(value, "/etc/timezone:") || strings.HasPrefix(value, "/root") || strings.Contains(value, "source=/,") || strings.Contains(value, "src=/,") {
 			c.deny("container-escape", "it gives a container the host's files or the daemon", "mount the directory that is needed")
 		}
 	}
