@@ -178,6 +178,9 @@ func su(c *invocation) {
 }
 
 func expectRule(c *invocation) {
+	if len(parseOptions(c.args).rest) == 0 {
+		c.stdinScript()
+	}
 	if slices.Contains(c.args, "-c") {
 		c.deny("interpreter-process", "it drives other programs", "")
 	}

@@ -131,6 +131,8 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 		return a.matching(c, word)
 	case word == "":
 		return data{}
+	case word[0] == '-' && len(behindOptions(argv)) > 0: // time's options, where it is no keyword
+		return a.run(behindOptions(argv), in, env, from)
 	}
 	if from >= fromNetwork && !slices.Contains(telling, c.name) {
 		c.ask("remote-command", "words of the command come from the network", "look at them first")

@@ -14,7 +14,7 @@ func interpreterRules(t table) {
 		t[name] = shellRule
 	}
 	for name, flags := range map[string]string{"python": "c", "python2": "c", "python3": "c", "pypy": "c", "pypy3": "c", "perl": "eE", "ruby": "e", "node": "ep", "nodejs": "ep", "deno": "", "bun": "e",
-		"php": "r", "lua": "e", "luajit": "e", "tclsh": "", "osascript": "e", "rscript": "e", "r": "e", "julia": "e", "groovy": "e", "guile": "c", "ghc": "e", "elixir": "e", "erl": "", "raku": "e", "jshell": "", "irb": "", "ts-node": "e", "tsx": "e",
+		"php": "rRBE", "lua": "e", "luajit": "e", "tclsh": "", "wish": "", "osascript": "e", "rscript": "e", "r": "e", "julia": "e", "groovy": "e", "guile": "c", "ghc": "e", "elixir": "e", "erl": "", "raku": "e", "jshell": "", "irb": "", "ts-node": "e", "tsx": "e",
 		"scala": "e", "kotlin": "e", "octave": "", "ocaml": "e", "swift": "e", "sbcl": "", "racket": "e", "clojure": "e", "clj": "e", "bb": "e", "crystal": "", "nim": "", "jrunscript": "e", "ipython": "c", "ipython3": "c", "sage": "c", "gjs": "c", "qjs": "e",
 		"janet": "e", "fennel": "e", "gnuplot": "e", "m4": "", "gimp": "b", "rakudo": "e", "perl6": "e", "escript": "", "micropython": "c", "pwsh": "", "powershell": "", "js": "e", "csi": "e", "maxima": "", "ghci": ""} {
 		t[name] = func(c *invocation) { interpreter(c, flags) }
@@ -127,6 +127,10 @@ func (c *invocation) stdinScript() {
 	case d.known && hasUnknown(d.text) && slices.Contains(shells, c.name): // names of files, of which a part is known
 		c.a.isolated(func() data { return c.a.parse(strings.ReplaceAll(d.text, unknownText, "unknown"), data{}) })
 		c.ask("stdin-script", "it runs what it reads, which cannot be told beforehand", "write a script and name it")
+	case hasUnknown(d.text) && d.text != unknownText && slices.Contains(shells, c.name):
+		c.a.inShell(c, d.text)
+	case hasUnknown(d.text) && d.text != unknownText:
+		c.inline(d.text)
 	case d.known && d.text != "" && slices.Contains(shells, c.name):
 		if d.from == fromDecoder {
 			c.ask("decoded-command", "it runs what was hidden by an encoding", "write it as it is")
@@ -135,10 +139,6 @@ func (c *invocation) stdinScript() {
 	case d.known && d.text != "":
 		c.inline(d.text)
 	case d.known:
-	case hasUnknown(d.text) && d.text != unknownText && slices.Contains(shells, c.name):
-		c.a.inShell(c, d.text)
-	case hasUnknown(d.text) && d.text != unknownText:
-		c.inline(d.text)
 	default:
 		if !c.interactive() {
 			c.ask("stdin-script", "it runs what it reads, which cannot be told beforehand", "write a script and name it")
@@ -205,7 +205,7 @@ func interpreter(c *invocation, flags string) {
 			return
 		}
 	}
-	if len(c.args) == 0 && (c.piped() || c.in != (data{})) {
+	if (c.piped() || c.in != (data{})) && !anyOf(c.args, []string{"--version", "-version", "-V", "-v", "--help", "-h"}) {
 		c.stdinScript()
 	}
 }
@@ -232,6 +232,12 @@ func (c *invocation) module(args []string) {
 	switch first(args) {
 	case "pty", "telnetlib", "smtpd":
 		c.deny("interpreter-process", "it starts a shell", "")
+	case "code":
+		c.stdinScript()
+	case "pdb", "cProfile", "profile", "trace", "runpy":
+		if rest := parseOptions(args[1:], "-o", "-s", "-c").rest; len(rest) > 0 {
+			c.scriptFile(rest[0])
+		}
 	case "pip":
 		c.a.run(args, c.in, c.env, c.from)
 	case "timeit":
@@ -324,7 +330,7 @@ func editor(c *invocation) {
 		switch {
 		case strings.HasPrefix(arg, "+!") || strings.HasPrefix(arg, "+:!"):
 			value = arg
-		case (arg == "-c" || arg == "--cmd" || arg == "-ex" || arg == "--eval" || arg == "--script") && i+1 < len(c.args):
+		case (arg == "-c" || arg == "-o" && c.name == "lldb" || arg == "--cmd" || arg == "-ex" || arg == "--eval" || arg == "--script") && i+1 < len(c.args):
 			value = c.args[i+1]
 		}
 		if value == "" && strings.HasSuffix(arg, "c") && i+1 < len(c.args) && len(arg) > 2 && arg[0] == '-' && arg[1] != '-' { // -sc COMMAND

@@ -208,8 +208,8 @@ func runner(c *invocation) {
 		if c.name == "direnv" || c.name == "aws-vault" {
 			rest = behindOptions(rest[min(1, len(rest)):])
 		}
+		c.fromAddress(first(rest))
 		if len(rest) > 0 && (!script || sub != "run") {
-			c.fromAddress(rest[0])
 			c.a.run(rest, c.in, c.env, c.from)
 		}
 		return

@@ -203,6 +203,11 @@ func secretPath(p, home string) bool {
 // privatePath reports whether a path holds what nobody has to read: of secretPath, what is a credential and nothing else.
 func privatePath(p, home string) bool {
 	base := path.Base(p)
+	for _, dir := range []string{".ssh", ".aws", ".gnupg"} { // all of it
+		if strings.HasSuffix(path.Dir(p), "/"+dir) && (hasUnknown(base) || matchesAnything(base)) && secretPath(p, home) {
+			return true
+		}
+	}
 	return (strings.HasPrefix(base, "id_") || strings.HasPrefix(p, "/proc/") || slices.Contains([]string{".ssh", ".aws", ".gnupg", "shadow", "gshadow", "sudoers", "credentials", ".netrc", ".git-credentials", ".pgpass",
 		".vault-token", "application_default_credentials.json", "secring.gpg", "credentials.db", "access_tokens.db"}, base) || historyFile(p) || strings.HasSuffix(p, "/.docker/config.json") || strings.HasSuffix(p, "/.kube/config") || strings.HasSuffix(p, "/.config/gh/hosts.yml")) && secretPath(p, home)
 }

@@ -39,7 +39,7 @@ var (
 	nounFirst  = []string{"aws", "gcloud", "az", "oci", "aliyun", "tccli", "ibmcloud", "openstack", "doctl", "scw", "hcloud", "linode-cli"}
 	destroying = []string{"delete", "del", "destroy", "purge", "terminate", "rm", "rmr", "rmp", "rmi", "rb", "remove", "drop", "wipe", "erase", "undefine", "unregister", "unregistervm", "uninstall", "reset", "flush", "nuke", "decommission", "prune", "forget"}
 	changing   = []string{"put", "attach", "detach", "authorize", "revoke", "grant", "leave", "send", "stop", "disable", "modify", "deregister", "release", "schedule", "invoke", "assign", "assignment", "binding", "suspend", "cancel", "taint", "change", "mv", "move", "ch",
-		"seal", "install", "upgrade", "plugin", "remove-all-but-n-full", "start-session"}
+		"seal", "install", "upgrade", "plugin", "remove-all-but-n-full", "start-session", "shutdown"}
 	acting      = []string{"exec", "run", "apply", "create", "cp", "edit", "patch", "replace", "scale", "set", "proxy", "ssh", "sync", "up", "deploy", "start"}
 	rightsWords = []string{"iam", "role", "rolebinding", "clusterrolebinding", "service-account"}
 )
@@ -83,6 +83,11 @@ func manages(c *invocation) {
 	if slices.Contains(c.args, "ssh") {
 		c.ask("remote", "it works on another machine, where nothing is held back", "")
 		texts(c)
+	}
+	if anyOf(c.args, []string{"exec", "shell", "unshare"}) {
+		insideRule(c)
+		c.ask("container", "what runs in a container is not judged", "")
+		return
 	}
 	switch c.deed() {
 	case ruins:

@@ -189,7 +189,7 @@ func cloud(c *invocation) {
 		c.ask("secrets", "it reads credentials", "")
 	case slices.Contains([]string{"docker", "podman", "nerdctl", "docker-compose"}, c.name):
 		container(c, text)
-	case (c.name == "kubectl" || c.name == "oc") && slices.Contains([]string{"apply", "exec", "run", "cp", "edit", "patch", "replace", "create", "proxy", "set", "scale"}, first(parseOptions(c.args, "-n", "--namespace", "--context", "--kubeconfig", "--cluster", "--user").rest)):
+	case (c.name == "kubectl" || c.name == "oc") && slices.Contains([]string{"apply", "exec", "run", "cp", "edit", "patch", "replace", "create", "proxy", "set", "scale", "debug", "attach"}, first(parseOptions(c.args, "-n", "--namespace", "--context", "--kubeconfig", "--cluster", "--user").rest)):
 		c.ask("infrastructure", "it changes or enters what runs elsewhere", "")
 	case c.name == "helm" && slices.Contains(c.args, "--post-renderer"):
 		texts(c)
@@ -235,7 +235,7 @@ func container(c *invocation, text string) {
 		words = words[1:]
 	}
 	switch first(words) {
-	case "exec", "run", "rm", "rmi", "remove", "kill", "stop", "push", "prune", "container":
+	case "exec", "run", "unshare", "rm", "rmi", "remove", "kill", "stop", "push", "prune", "container":
 		c.ask("container", "what runs in a container is not judged", "")
 	case "build", "install", "import":
 		for _, word := range words[1:] {

@@ -115,6 +115,11 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 
 // wrapped judges the command that a wrapper starts.
 func (a *analyzer) wrapped(c *invocation, w wrapper, inner []string, env map[string]string) data {
+	if o := parseOptions(c.args[:max(len(c.args)-len(inner), 0)], w.values...); c.name == "env" && o.value("-C", "chdir") != "" || c.name == "sudo" && o.value("-D", "chdir") != "" {
+		dir := a.cwd()
+		defer func() { a.dir.set(cwdName, dir) }()
+		a.dir.set(cwdName, a.abs(o.value(map[string]string{"env": "-C", "sudo": "-D"}[c.name], "chdir")))
+	}
 	if inner[0] == "-c" && len(inner) > 1 { // sg GROUP -c TEXT
 		return a.inShell(c, inner[1])
 	}
@@ -221,7 +226,9 @@ func wrapperRules(t table) {
 	t["xargs"], t["parallel"], t["find"], t["fd"], t["fdfind"] = xargs, parallel, findRule, fd, fd
 	t["zmodload"], t["ztcp"] = zshNetwork, zshNetwork
 	t["eval"], t["source"], t["."], t["trap"], t["alias"], t["hash"], t["cd"], t["pushd"], t["popd"] = evalRule, source1, source1, trap, aliasRule, aliasRule, cd, cd, cd
-	t["bwrap"], t["systemd-nspawn"] = insideRule, insideRule
+	for _, name := range []string{"bwrap", "systemd-nspawn", "buildah", "machinectl", "distrobox", "toolbox", "wsl", "steam-run", "guix", "pdsh", "pssh", "parallel-ssh", "clush", "dsh", "rsh", "plink", "et", "salt", "flatpak-spawn", "firejail", "lxc-attach"} {
+		t[name] = insideRule
+	}
 	t["script"], t["su"], t["expect"], t["sem"], t["npx"] = scriptRule, su, expectRule, parallel, npx
 	for _, name := range []string{"poetry", "pipenv", "pipx", "uv", "bundle", "pdm", "rye", "hatch", "mise", "asdf", "direnv", "nix", "devbox", "npm", "pnpm", "yarn", "bun", "conda", "mamba", "micromamba", "pyenv", "rbenv", "nvm", "fnm", "volta", "aws-vault",
 		"lerna"} {
@@ -229,8 +236,11 @@ func wrapperRules(t table) {
 	}
 }
 
-// insideRule judges a sandbox's command, which begins where a word is the name of a tool that we know.
+// insideRule judges the command of a sandbox, or for another machine, which begins where a word is the name of a tool that we know.
 func insideRule(c *invocation) {
+	if slices.Contains([]string{"pdsh", "pssh", "parallel-ssh", "clush", "dsh", "rsh", "plink", "et", "salt", "machinectl"}, c.name) {
+		c.ask("remote", "it works on other machines, where nothing is held back", "")
+	}
 	i := slices.IndexFunc(c.args, func(s string) bool {
 		_, wrapper := wrappers[path.Base(s)]
 		return wrapper || rules()[unversioned(path.Base(s))] != nil
