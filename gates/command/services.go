@@ -271,7 +271,7 @@ func senders(c *invocation) {
 	case slices.Contains([]string{"send", "tx", "upload"}, first(o.rest)):
 		c.upload(o.rest[1:])
 	case c.name == "ftpput" || c.name == "transfer":
-		c.upload(o.rest[min(len(o.rest)-1, 1):])
+		c.upload(o.rest[min(len(o.rest), 1):])
 	}
 }
 
