@@ -148,8 +148,8 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 // wrote notes what lies in a file now.
 func (a *analyzer) wrote(target string, d data) {
 	if p := a.abs(target); !hasUnknown(p) {
-		if d.known && settings(p, a.c.Home) && slices.Contains(startup, path.Base(p)) { // every shell runs it
-			a.isolated(func() data { return a.parse(d.text, data{}) })
+		if slices.Contains(startup, path.Base(p)) && settings(p, a.c.Home) {
+			a.runsLater(target, d)
 		}
 		if old, ok := a.files[p]; ok {
 			d = join(old, d)
@@ -233,42 +233,6 @@ func (a *analyzer) define(c *syntax.FuncDecl) {
 	if a.startsItself(name, c.Body) {
 		a.find(Deny, "fork-bomb", name+"() { … }", "a function that calls itself again and again at the same time", "")
 	}
-}
-
-// startsItself reports whether a function starts itself and does not wait for it, or does so more than once whatever happens.
-func (a *analyzer) startsItself(name string, body *syntax.Stmt) bool {
-	calls, piped, behind, background, conditional := 0, false, 0, false, false
-	beside := map[syntax.Node]bool{} // ends of pipes
-	var around []bool
-	syntax.Walk(body, func(n syntax.Node) bool {
-		if n == nil {
-			around = around[:len(around)-1]
-			return true
-		}
-		within := len(around) > 0 && around[len(around)-1] || beside[n]
-		switch n := n.(type) {
-		case *syntax.CallExpr:
-			if len(n.Args) > 0 && n.Args[0].Lit() == name {
-				calls++
-				if within {
-					behind++
-				}
-			}
-		case *syntax.Stmt:
-			background = background || n.Background || n.Coprocess
-		case *syntax.BinaryCmd:
-			if n.Op == syntax.Pipe || n.Op == syntax.PipeAll {
-				piped, beside[n.Y] = true, true
-			} else {
-				conditional = true
-			}
-		case *syntax.IfClause, *syntax.CaseClause:
-			conditional = true
-		}
-		around = append(around, within)
-		return a.spend(nodeCost)
-	})
-	return calls > 0 && (background || behind > 0 || !conditional && (piped || calls > 1))
 }
 
 func (a *analyzer) declare(c *syntax.DeclClause) {

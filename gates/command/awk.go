@@ -1,7 +1,9 @@
 package command
 
 import (
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -65,7 +67,10 @@ func (c *invocation) commandsOf(code string) string {
 	}
 	return awkCommand().ReplaceAllStringFunc(code, func(m string) string {
 		text := m[strings.IndexByte(m, '"')+1 : strings.LastIndexByte(m, '"')]
-		if strings.Contains(text, "system(") || strings.ContainsAny(text, "\n") { // a quote may stand in a pattern
+		if strings.Contains(text, "system(") || strings.Contains(text, "/inet/") || strings.ContainsAny(text, "\n") { // a quote may stand in a pattern
+			return m
+		}
+		if tool, _, _ := strings.Cut(strings.TrimSpace(text), " "); slices.Contains(shells, path.Base(tool)) { // what it is given is a script
 			return m
 		}
 		c.a.inShell(c, strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(text))

@@ -173,3 +173,39 @@ func (a *analyzer) forClause(c *syntax.ForClause, in data) data {
 	}
 	return out
 }
+
+// startsItself reports whether a function starts itself and does not wait for it, or does so more than once whatever happens.
+func (a *analyzer) startsItself(name string, body *syntax.Stmt) bool {
+	calls, piped, behind, background, conditional := 0, false, 0, false, false
+	beside := map[syntax.Node]bool{} // ends of pipes
+	var around []bool
+	syntax.Walk(body, func(n syntax.Node) bool {
+		if n == nil {
+			around = around[:len(around)-1]
+			return true
+		}
+		within := len(around) > 0 && around[len(around)-1] || beside[n]
+		switch n := n.(type) {
+		case *syntax.CallExpr:
+			if len(n.Args) > 0 && n.Args[0].Lit() == name {
+				calls++
+				if within {
+					behind++
+				}
+			}
+		case *syntax.Stmt:
+			background = background || n.Background || n.Coprocess
+		case *syntax.BinaryCmd:
+			if n.Op == syntax.Pipe || n.Op == syntax.PipeAll {
+				piped, beside[n.Y] = true, true
+			} else {
+				conditional = true
+			}
+		case *syntax.IfClause, *syntax.CaseClause:
+			conditional = true
+		}
+		around = append(around, within)
+		return a.spend(nodeCost)
+	})
+	return calls > 0 && (background || behind > 0 || !conditional && (piped || calls > 1))
+}

@@ -93,7 +93,7 @@ func selective(tests []string) (named, chosen bool) {
 			l.named, l.chosen = false, false
 		case "-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex":
 			pattern := first(tests[i+1:])
-			hit(strings.Trim(pattern, "*?./[]!^") != "" && !hasUnknown(pattern), false)
+			hit(strings.Trim(pattern, "*?./[]!^") != "" && !matchesAnything(path.Base(pattern)) && !hasUnknown(pattern), false)
 		case "-empty": // nothing is lost
 			hit(true, false)
 		case "-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin", "-newer", "-newermt", "-size", "-user", "-group", "-inum", "-perm", "-links", "-uid", "-gid":

@@ -84,3 +84,13 @@ func kernelSettings(c *invocation) {
 		c.ask("administration", "it changes the kernel's settings", "")
 	}
 }
+
+// runsLater judges what comes into a file that every shell runs.
+func (a *analyzer) runsLater(file string, d data) {
+	switch {
+	case d.from == fromNetwork:
+		a.find(Deny, "download-run", file, "every shell runs what was downloaded there", "look at it first")
+	case d.known:
+		a.isolated(func() data { return a.parse(d.text, data{}) })
+	}
+}

@@ -165,6 +165,11 @@ var cloudChanges = sync.OnceValue(func() *regexp.Regexp {
 		`^aws .*\b(stop-instances|s3 rm|s3 sync .*--delete)|^(docker|podman|nerdctl) .*\b(system|network|image|builder) prune\b|^(docker-compose|(docker|podman|nerdctl) compose) .*down .*(-v|--volumes)`)
 })
 
+// sweeping is with which such a change takes everything along.
+var sweeping = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\s(--all|--all-namespaces|-A)\b|--recursive|destroy|\bsystem prune .*(-[a-z]*a|--all|--volumes)`)
+})
+
 func cloud(c *invocation) {
 	text := c.text()
 	for _, arg := range c.args {
@@ -181,9 +186,9 @@ func cloud(c *invocation) {
 	}
 	switch {
 	case strings.Contains(text, "--dry-run") && !strings.Contains(text, "--dry-run=none") || slices.Contains(own, "--help") || slices.Contains(own, "-h") && c.name != "docker":
-	case c.a.matches(cloudChanges(), text) && c.deed() != looks && !strings.Contains(text, " --all") && !strings.Contains(text, " -A") && !strings.Contains(text, "--recursive") && !strings.Contains(text, "destroy"):
+	case c.a.matches(cloudChanges(), text) && c.deed() != looks && !sweeping().MatchString(text):
 		c.ask("infrastructure", "it changes what runs elsewhere", "look first: plan, get, list, --dry-run")
-	case c.a.matches(cloudWords(), text) && c.deed() != looks:
+	case (c.a.matches(cloudWords(), text) || c.a.matches(cloudChanges(), text)) && c.deed() != looks:
 		c.deny("infrastructure", "it destroys what runs elsewhere", "look first: plan, get, list, --dry-run")
 	case (c.name == "kubectl" || c.name == "oc") && (slices.Contains(c.args, "secret") || slices.Contains(c.args, "secrets")) && slices.Contains(c.args, "get"):
 		c.ask("secrets", "it reads credentials", "")
