@@ -39,7 +39,7 @@ func findRule(c *invocation) {
 			}
 			i = end
 		case "-name", "-iname", "-path", "-wholename":
-			if i+1 < len(c.args) && privatePath(path.Join(c.a.c.Home, ".ssh", path.Base(strings.TrimRight(c.args[i+1], "*"))), c.a.c.Home) {
+			if i+1 < len(c.args) && c.looksForKeys(c.args[i+1], roots) {
 				c.ask("secrets", "it looks for credentials", "")
 			}
 		case "-fprint", "-fprint0", "-fls", "-fprintf":
@@ -118,6 +118,38 @@ func (c *invocation) chooses(tests []string) bool {
 
 // removers remove what they are given, or empty it.
 var removers = []string{"rm", "shred", "unlink", "dd", "truncate", "tee"}
+
+// looksForKeys reports whether a name, or a pattern, is that of a credential; of the workspace's own files only a few are.
+func (c *invocation) looksForKeys(name string, roots []string) bool {
+	base := strings.ToLower(path.Base(strings.Trim(name, "*")))
+	if privatePath(path.Join(c.a.c.Home, ".ssh", base), c.a.c.Home) {
+		return true
+	}
+	outside := slices.ContainsFunc(roots, func(r string) bool { w := c.a.where(r); return w == atRoot || w == atHome || w == elsewhere })
+	return outside && (slices.Contains([]string{".pem", ".key", ".p12", ".pfx", ".kdbx", ".env", ".netrc", ".pgpass", "token", "accesstokens.json", "wallet.dat"}, base) || strings.Contains(base, "credential") || strings.Contains(base, "secret") || strings.Contains(base, "token_cache"))
+}
+
+// search judges grep and its like: everything that there is, looked through for credentials.
+func search(c *invocation) {
+	o := parseOptions(c.args, "-e", "-A", "-B", "-C", "-m", "-f", "-g", "-t", "--include", "--exclude", "--exclude-dir", "--regexp")
+	if c.name != "rg" && c.name != "ag" && !o.short['r'] && !o.short['R'] && !o.has(0, "recursive") || len(o.rest) == 0 {
+		return
+	}
+	pattern, roots := o.value("-e", "regexp"), o.rest
+	if pattern == "" {
+		pattern, roots = o.rest[0], o.rest[1:]
+	}
+	low := strings.ToLower(pattern)
+	if !slices.ContainsFunc([]string{"password", "passwd", "secret", "token", "api_key", "apikey", "private key", "access_key", "credential"}, func(s string) bool { return strings.Contains(low, s) }) {
+		return
+	}
+	for _, r := range roots {
+		if w := c.a.where(r); w == atRoot || w == atHome || w == inSystem {
+			c.ask("secrets", "it looks for credentials everywhere", "search the workspace")
+			return
+		}
+	}
+}
 
 // onEach judges a command that is run on everything below some directories that passes tests.
 func (c *invocation) onEach(argv, roots, tests []string) {

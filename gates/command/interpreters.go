@@ -244,8 +244,8 @@ func (c *invocation) module(args []string) {
 		for _, code := range parseOptions(args[1:], "-n", "-r", "-s", "-u").rest {
 			c.inline(code)
 		}
-	case "http.server":
-		if dir := parseOptions(args[1:], "-b", "-d", "--bind", "--directory").value("-d", "directory"); dir != "" && c.a.where(dir) != inWorkspace && c.a.where(dir) != atWorkspace {
+	case "http.server", "SimpleHTTPServer", "pyftpdlib":
+		if dir := cmp.Or(parseOptions(args[1:], "-b", "-d", "--bind", "--directory").value("-d", "directory"), c.a.cwd()); c.a.where(dir) != inWorkspace && c.a.where(dir) != atWorkspace {
 			c.ask("upload", "it shows files outside of the workspace to the network", "serve a directory of the workspace")
 		}
 	}

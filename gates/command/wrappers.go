@@ -223,6 +223,7 @@ func (a *analyzer) inShell(c *invocation, text string) data {
 }
 
 func wrapperRules(t table) {
+	t["grep"], t["egrep"], t["fgrep"], t["rg"], t["ag"], t["ugrep"] = search, search, search, search, search, search
 	t["xargs"], t["parallel"], t["find"], t["fd"], t["fdfind"] = xargs, parallel, findRule, fd, fd
 	t["zmodload"], t["ztcp"] = zshNetwork, zshNetwork
 	t["eval"], t["source"], t["."], t["trap"], t["alias"], t["hash"], t["cd"], t["pushd"], t["popd"] = evalRule, source1, source1, trap, aliasRule, aliasRule, cd, cd, cd
