@@ -151,6 +151,9 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 		}
 	}
 	c.name = unversioned(c.name)
+	if sub, ok := strings.CutPrefix(c.name, "git-"); ok && gitRules[sub] != nil {
+		c.name, c.args = "git", append([]string{sub}, c.args...)
+	}
 	if w, ok := wrappers[c.name]; ok {
 		if out, done := a.unwrap(c, w); done {
 			return out
@@ -169,7 +172,7 @@ func (a *analyzer) judge(c *invocation) {
 	}
 	c.subscripts()
 	c.devices()
-	if (slices.Contains(passing, c.name) || c.name == "cp" || c.name == "mv" || c.name == "ln") && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) }) {
+	if (slices.Contains(passing, c.name) || slices.Contains([]string{"cp", "mv", "ln", "git", "diff", "comm", "cmp"}, c.name)) && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) }) {
 		c.ask("secrets", "it reads credentials", "leave them where they are")
 	}
 	if strings.HasPrefix(c.name, "mkfs") || strings.HasPrefix(c.name, "newfs") || slices.Contains([]string{"mke2fs", "mkntfs", "mkdosfs", "mkexfatfs", "mkudffs"}, c.name) {

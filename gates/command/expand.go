@@ -55,15 +55,18 @@ func (a *analyzer) unset(names []string, on bool) (before bool) {
 	return before
 }
 
-// defaulted are the variables of a command's name for which a word stands in, as in ${RM:-rm}, and that are not known: when
+// defaulted are the variables of a command for which a word stands in, as in ${RM:-rm}, and that are not known: when
 // they are not set either, it is that word which runs.
 func defaulted(c *syntax.CallExpr) (names []string) {
-	syntax.Walk(c.Args[0], func(n syntax.Node) bool {
-		if p, ok := n.(*syntax.ParamExp); ok && p.Exp != nil && p.Param != nil {
-			names = append(names, p.Param.Value)
-		}
-		return true
-	})
+	for _, w := range c.Args {
+		syntax.Walk(w, func(n syntax.Node) bool {
+			if p, ok := n.(*syntax.ParamExp); ok && p.Exp != nil && p.Param != nil && p.Exp.Word != nil {
+				names = append(names, p.Param.Value)
+			}
+			_, sub := n.(*syntax.CmdSubst)
+			return !sub
+		})
+	}
 	return names
 }
 

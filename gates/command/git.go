@@ -8,7 +8,7 @@ import (
 
 func repositoryRules(t table) {
 	gitRules = gitCommands()
-	t["git"], t["gh"], t["glab"], t["hub"], t["hg"], t["svn"] = git, forge, forge, forge, hg, hg
+	t["git"], t["gh"], t["glab"], t["hub"], t["hg"], t["svn"], t["jj"], t["bfg"] = git, forge, forge, hub, hg, hg, hg, hg
 }
 
 // gitKeys are settings with which git runs a command of somebody's choice.
@@ -37,8 +37,8 @@ func git(c *invocation) {
 		}
 		switch {
 		case arg == "-c" || arg == "--config-env" || arg == "--exec-path" || arg == "--git-dir" || arg == "--work-tree" || arg == "--namespace" || arg == "-C":
-			if i++; i < len(c.args) && (arg == "-c" || arg == "--config-env") && dangerousGitKey(c.args[i]) {
-				c.deny("git-exec", "the setting makes git run a command", "leave it out")
+			if i++; i < len(c.args) && (arg == "-c" || arg == "--config-env") {
+				c.gitSetting(c.args[i])
 			}
 		case strings.HasPrefix(arg, "-c") && dangerousGitKey(arg[2:]) || strings.HasPrefix(arg, "--config-env=") && dangerousGitKey(arg[len("--config-env="):]) || strings.HasPrefix(arg, "--exec-path="):
 			c.deny("git-exec", "the setting makes git run a command", "leave it out")
@@ -58,21 +58,11 @@ func git(c *invocation) {
 	o := parseOptions(args, "-m", "-F", "-C", "-c", "-b", "-B", "-u", "--message", "--file", "--exec", "--orphan", "-o", "--conflict", "-s")
 	if rule, ok := gitRules[sub]; ok {
 		rule(c, o, args)
+	} else if text, ok := c.a.aliases.get("git " + sub); ok {
+		c.a.run(slices.Concat([]string{"git"}, strings.Fields(text), args), c.in, c.env, c.from)
 	}
-	for name, value := range o.long {
-		if name == "upload-pack" || name == "receive-pack" || name == "exec" && sub != "rebase" || name == "ext-diff" || name == "open-files-in-pager" {
-			_ = value
-			c.deny("git-exec", "the option makes git run a command", "leave it out")
-		}
-	}
-	if p := o.long["output"]; p != "" {
-		c.a.writes(p, "git writes")
-	}
-	for _, p := range o.rest {
-		if strings.HasPrefix(p, "ext::") || strings.HasPrefix(p, "fd::") {
-			c.deny("git-exec", "the address makes git run a command", "use https://")
-		}
-	}
+	c.gitRuns(sub, o)
+	c.gitWrites(sub, o)
 }
 
 const stash = "commit or `git stash` first"
@@ -83,8 +73,8 @@ var gitRules map[string]func(c *invocation, o options, args []string)
 func gitCommands() map[string]func(c *invocation, o options, args []string) {
 	return map[string]func(c *invocation, o options, args []string){
 		"push": gitPush, "checkout": gitCheckout, "config": gitConfig,
-		"reset": func(c *invocation, o options, _ []string) {
-			if o.has(0, "hard", "merge") {
+		"reset": func(c *invocation, o options, args []string) {
+			if o.has(0, "hard", "merge") || slices.ContainsFunc(args, func(s string) bool { return len(s) > 2 && strings.HasPrefix("--hard", s) }) {
 				c.deny("git-discard", "it throws away what was not committed", stash)
 			}
 		},
@@ -168,7 +158,7 @@ func gitCommands() map[string]func(c *invocation, o options, args []string) {
 				words := args[i+1:]
 				c.a.inShell(c, strings.Join(words[(wrapper{}).options(words):], " "))
 			}
-			if slices.Contains(o.rest, "deinit") && o.has('f', "force") {
+			if (slices.Contains(o.rest, "deinit") || slices.Contains(o.rest, "update")) && o.has('f', "force") {
 				c.ask("git-discard", "it removes a submodule with what was not committed", "")
 			}
 		},
@@ -183,8 +173,8 @@ func gitCommands() map[string]func(c *invocation, o options, args []string) {
 				c.ask("git-discard", "it throws away what was not committed", stash)
 			}
 		},
-		"read-tree": func(c *invocation, o options, _ []string) {
-			if o.has(0, "reset") && o.short['u'] {
+		"read-tree": func(c *invocation, _ options, args []string) {
+			if slices.Contains(args, "--reset") && slices.Contains(args, "-u") {
 				c.deny("git-discard", "it throws away what was not committed", stash)
 			}
 		},
@@ -310,6 +300,9 @@ func gitConfig(c *invocation, o options, args []string) {
 	if first(words) == "set" {
 		words = words[1:]
 	}
+	if n := len(words); n > 1 {
+		c.gitAlias(words[n-2] + "=" + words[n-1])
+	}
 	global, risky := o.has(0, "global", "system"), false
 	for i := range max(len(words)-1, 0) { // -f FILE may stand before
 		risky = risky || dangerousGitKey(words[i]+"="+words[i+1])
@@ -359,29 +352,4 @@ func first(list []string) string {
 		return ""
 	}
 	return list[0]
-}
-
-func forge(c *invocation) {
-	text := strings.Join(c.args, " ")
-	if first(c.args) == "alias" && strings.Contains(text, "!") {
-		c.maybeText(strings.TrimLeft(c.args[len(c.args)-1], "!"))
-	}
-	for _, bad := range []string{"repo delete", "repo archive", "release delete", "secret delete", "secret set", "ssh-key add", "auth token", "repo edit --visibility", "api -X DELETE", "api --method DELETE"} {
-		if strings.HasPrefix(text, bad) || strings.Contains(text, " "+bad) {
-			c.deny("forge", "it removes or opens what others use", "")
-			return
-		}
-	}
-	if slices.Contains([]string{"gist", "pr", "issue", "release"}, first(c.args)) && len(c.args) > 1 && slices.Contains([]string{"create", "merge", "close", "upload", "edit", "delete"}, c.args[1]) ||
-		slices.Contains([]string{"extension", "ext", "workflow", "run", "cache", "variable", "label", "codespace", "repo"}, first(c.args)) && len(c.args) > 1 && slices.Contains([]string{"install", "delete", "cancel", "disable", "set", "rename", "transfer"}, c.args[1]) ||
-		first(c.args) == "api" && anyOf(c.args, []string{"PUT", "POST", "PATCH", "-XPUT", "-XPOST", "-XPATCH", "-XDELETE", "--method=DELETE", "--method=PUT", "--method=POST", "--method=PATCH"}) {
-		c.ask("forge", "it publishes", "")
-	}
-}
-
-func hg(c *invocation) {
-	switch first(c.args) {
-	case "strip", "purge", "revert", "rollback":
-		c.ask("discard", "it throws away what was not committed", "")
-	}
 }

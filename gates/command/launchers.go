@@ -41,7 +41,7 @@ func toolPath(file string) bool {
 	if strings.HasPrefix(name, "ld-") || strings.HasPrefix(name, "ld.so") {
 		return true
 	}
-	if slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/busybox", "/opt/homebrew/bin"}, dir) {
+	if slices.Contains([]string{"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/usr/lib/git-core", "/usr/libexec/git-core", "/busybox", "/opt/homebrew/bin"}, dir) {
 		return true
 	}
 	_, wrapper := wrappers[name]

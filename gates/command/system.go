@@ -324,7 +324,7 @@ func (a *analyzer) dangerousVariable(name, value string) {
 				a.find(Ask, "search-path", name+"="+value, "whoever can write there decides what runs", "name directories by absolute paths outside of /tmp")
 			}
 		}
-	case "GIT_SSH", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "GIT_PROXY_COMMAND", "GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_TEMPLATE_DIR", "GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_PARAMETERS":
+	case "GIT_SSH", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF", "GIT_PROXY_COMMAND", "GIT_ASKPASS", "GIT_EXEC_PATH", "GIT_TEMPLATE_DIR", "GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_PARAMETERS":
 		switch {
 		case value == "/dev/null" || value == "true":
 		case name == "GIT_SSH_COMMAND" && plainSSH(value):
