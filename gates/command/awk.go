@@ -39,8 +39,9 @@ func awk(c *invocation) {
 			c.a.writes(m[1], "awk writes")
 		}
 	}
+	bare := withoutStrings(code)
 	switch {
-	case strings.Contains(strings.ReplaceAll(code, " ", ""), "system(") || strings.Contains(code, "/inet/") || c.a.matches(awkPipe(), code):
+	case strings.Contains(strings.ReplaceAll(bare, " ", ""), "system(") || strings.Contains(code, "/inet/") || c.a.matches(awkPipe(), bare):
 		c.deny("interpreter-process", "the program starts processes or opens sockets", "let the shell do that, where it can be seen")
 	case c.from == fromNetwork && hasUnknown(code):
 		c.deny("download-run", "it runs a program from the network", "download, read, then run")
@@ -81,3 +82,44 @@ func (c *invocation) commandsOf(code string) string {
 var awkPipe = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`\|&?\s*getline|\|&?\s*"|"\s*\|\s*getline|\|\s*[a-z_]+\s*[;}]`)
 })
+
+// withoutStrings is an awk program with nothing in its strings, patterns and comments, so that a | in them is none. Where it
+// cannot be told what a / begins it is the program itself.
+func withoutStrings(code string) string {
+	var out strings.Builder
+	for i := 0; i < len(code); i++ {
+		switch ch := code[i]; {
+		case ch == '#':
+			for i+1 < len(code) && code[i+1] != '\n' {
+				i++
+			}
+		case ch == '"' || ch == '/' && beginsPattern(out.String()):
+			end := i + 1
+			for end < len(code) && code[end] != ch {
+				if code[end] == '\n' || ch == '/' && code[end] == '[' { // a bracket may hold a /
+					return code
+				}
+				if code[end] == '\\' {
+					end++
+				}
+				end++
+			}
+			if end >= len(code) {
+				return code
+			}
+			out.WriteString(`""`)
+			i = end
+		case ch == '\\', ch == '/' && strings.ContainsRune(code[i:], '"'): // it may divide, or begin a pattern that holds the quote
+			return code
+		default:
+			out.WriteByte(ch)
+		}
+	}
+	return strings.ReplaceAll(out.String(), "||", " ")
+}
+
+// beginsPattern reports whether a / behind some program begins a pattern, and does not divide.
+func beginsPattern(before string) bool {
+	before = strings.TrimRight(before, " \t")
+	return before == "" || strings.ContainsRune("{};,(!~&|?:=\n", rune(before[len(before)-1]))
+}

@@ -277,7 +277,7 @@ func sed(c *invocation) {
 			if i == 0 && !e && !f {
 				continue
 			}
-			c.a.writes(p, "sed -i on")
+			c.a.writes(p, editing)
 		}
 	}
 	for _, s := range append(slices.Clone(o.rest[:min(len(o.rest), 1)]), o.long["-e"], o.long["expression"]) {

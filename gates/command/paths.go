@@ -33,21 +33,24 @@ var local = []string{"/etc", "/media", "/mnt", "/opt", "/srv", "/usr/local", "/u
 	"/proc/sys/fs", "/proc/sys/net", "/proc/sys/vm", "/sys/class/backlight", "/sys/class/leds", "/dev/pts"}
 
 // guarded is what there says who may do what, what starts by itself, and what every program loads, by the beginnings of its paths.
-var guarded = []string{"/etc/anacron", "/etc/apparmor", "/etc/audit", "/etc/bash.bashrc", "/etc/bashrc", "/etc/cron", "/etc/crypttab", "/etc/default/grub", "/etc/doas", "/etc/environment", "/etc/fstab", "/etc/group",
-	"/etc/grub", "/etc/gshadow", "/etc/init", "/etc/kernel", "/etc/ld.so.preload", "/etc/login", "/etc/modprobe", "/etc/modules", "/etc/pam", "/etc/passwd", "/etc/polkit", "/etc/profile", "/etc/rc", "/etc/security", "/etc/selinux",
+var guarded = []string{"/etc/anacron", "/etc/apparmor", "/etc/audit", "/etc/cron", "/etc/crypttab", "/etc/default/grub", "/etc/doas", "/etc/fstab", "/etc/group",
+	"/etc/grub", "/etc/gshadow", "/etc/init", "/etc/kernel", "/etc/ld.so.preload", "/etc/login", "/etc/modprobe", "/etc/modules", "/etc/pam", "/etc/passwd", "/etc/polkit", "/etc/rc", "/etc/security", "/etc/selinux",
 	"/etc/shadow", "/etc/shells", "/etc/subgid", "/etc/subuid", "/etc/sudo", "/etc/systemd", "/etc/udev", "/etc/xdg/autostart", "/etc/zsh", "/proc/sys/fs/binfmt_misc", "/var/lib/docker", "/var/lib/dpkg", "/var/lib/kubelet",
 	"/var/lib/rpm", "/var/lib/systemd", "/var/spool/cron"}
 
 // inGuarded reports whether a path is guarded; so may be one of which only the beginning is known.
 func inGuarded(p string) bool {
 	known, _, partial := strings.Cut(p, unknownText)
+	if !partial && slices.Contains([]string{".bak", ".backup", ".old", ".orig"}, path.Ext(p)) { // nothing reads it
+		return false
+	}
 	return slices.ContainsFunc(guarded, func(g string) bool { return strings.HasPrefix(p, g) || partial && strings.HasPrefix(g, known) })
 }
 
 // isLocal reports whether a path lies in what somebody added to a system, or is all of that; terminals, printers and serial lines
 // are among it.
 func isLocal(p string) bool {
-	return strings.HasPrefix(p, "/dev/tty") || strings.HasPrefix(p, "/dev/lp") || slices.Contains([]string{"/media", "/mnt", "/opt", "/srv", "/usr/local", "/usr/src", "/var/www"}, p) || slices.ContainsFunc(local, func(d string) bool { return below(p, d) }) && !inGuarded(p)
+	return strings.HasPrefix(p, "/dev/tty") || strings.HasPrefix(p, "/dev/lp") || strings.HasPrefix(p, "/proc/") && path.Base(path.Dir(p)) == "fd" || slices.Contains([]string{"/media", "/mnt", "/opt", "/srv", "/usr/local", "/usr/src", "/var/www"}, p) || slices.ContainsFunc(local, func(d string) bool { return below(p, d) }) && !inGuarded(p)
 }
 
 // homeAround is the home directory that a path lies in, or is; "" when it is none.
@@ -244,10 +247,11 @@ func persistent(p, home string) bool {
 	return strings.Contains(p, "/.git/hooks/") || strings.HasSuffix(p, "/.git/config") || strings.HasSuffix(p, "/.envrc")
 }
 
-// How a shell itself writes, and what replaces nothing.
+// How a shell itself writes, and what does not replace all that is there.
 const (
 	redirection = "redirection to"
 	appending   = "appending to"
+	editing     = "sed -i on"
 	linking     = "linking at"
 )
 
@@ -270,7 +274,7 @@ func (a *analyzer) writes(target, how string) {
 		a.find(Deny, "kernel-write", text, "it changes the kernel", "")
 	case historyFile(p):
 		a.find(Deny, "history", text, "it rewrites the shell's history", "")
-	case settings(p, a.c.Home) && (how == appending || how == linking || !slices.Contains(startup, path.Base(p))):
+	case settings(p, a.c.Home) && (how == appending || how == linking || how == editing || !slices.Contains(startup, path.Base(p))):
 		a.find(Ask, "persistence", text, "shells or tools read the file later, outside of this task", "keep it in the workspace")
 	case a.away > 0 && how == appending && strings.HasSuffix(p, "/.ssh/authorized_keys"): // what ssh-copy-id does
 		a.find(Ask, "persistence", text, "it lets somebody in there", "")
