@@ -154,12 +154,12 @@ func search(c *invocation) {
 // onEach judges a command that is run on everything below some directories that passes tests.
 func (c *invocation) onEach(argv, roots, tests []string) {
 	for _, r := range roots {
-		found, base := path.Join(r, unknownText), path.Base(argv[0])
+		found, base, w := path.Join(r, unknownText), path.Base(argv[0]), c.a.where(r)
 		switch {
 		case slices.Contains(removers, base) || (base == "sudo" || base == "env") && slices.ContainsFunc(argv, func(s string) bool { return slices.Contains(removers, s) }):
 			c.finds(r, tests)
 			found = unknownText // where it lies is judged
-		case slices.Contains([]string{"chmod", "chown", "chgrp"}, base) && c.chooses(tests):
+		case slices.Contains([]string{"chmod", "chown", "chgrp"}, base) && w != inWorkspace && w != atWorkspace && w != inTmp && c.chooses(tests):
 			c.ask("find-change", "it changes everything that it finds", "print it first")
 			found = unknownText
 		case c.a.abs(r) == "/": // of everything there is, it is something of the system's

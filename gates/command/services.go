@@ -201,8 +201,8 @@ func (c *invocation) devices() {
 	if slices.Contains([]string{"ls", "lsblk", "blkid", "df", "stat", "file", "smartctl", "udevadm", "findmnt", "du", "test", "[", "[[", "echo", "printf", "readlink", "realpath", "find", "grep", "lsof", "fdisk", "sfdisk", "parted", "hdparm", "nvme", "blockdev"}, c.name) {
 		return
 	}
-	for _, arg := range c.args {
-		if strings.Contains(arg, "/dev/") && c.a.spend(nodeCost) && disks().MatchString(c.a.abs(arg[strings.Index(arg, "/dev/"):])) {
+	for _, arg := range c.args { // what has spaces is text that speaks of one
+		if strings.Contains(arg, "/dev/") && !strings.ContainsAny(arg, " \t\n") && c.a.spend(nodeCost) && disks().MatchString(c.a.abs(arg[strings.Index(arg, "/dev/"):])) {
 			c.ask("device-read", "it is given a disk, or the machine's memory", "")
 			return
 		}
