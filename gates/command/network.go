@@ -14,7 +14,7 @@ func networkRules(t table) {
 	for _, name := range []string{"nc", "ncat", "netcat", "nc.openbsd", "nc.traditional", "socat", "telnet", "cryptcat", "pwncat", "openssl"} {
 		t[name] = pipeTool
 	}
-	for _, name := range []string{"ssh", "scp", "sftp", "ftp", "lftp", "tftp", "sshpass", "mosh", "autossh", "dig", "nslookup", "host", "drill", "ping", "whois", "mail", "sendmail", "mutt", "swaks", "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "tcpdump", "nmap", "masscan", "ssh-copy-id", "sshuttle", "iodine", "ptunnel", "dnscat2", "telnetd", "wg-quick", "openvpn", "msfvenom", "msfconsole", "hydra", "john", "hashcat", "sqlmap", "nikto", "gobuster", "arpspoof", "hping3", "xmrig", "aircrack-ng"} {
+	for _, name := range []string{"ssh", "scp", "sftp", "ftp", "lftp", "tftp", "sshpass", "mosh", "autossh", "dig", "nslookup", "host", "drill", "ping", "whois", "mail", "mailx", "s-nail", "sendmail", "mutt", "swaks", "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "tcpdump", "nmap", "masscan", "ssh-copy-id", "sshuttle", "iodine", "ptunnel", "dnscat2", "telnetd", "wg-quick", "openvpn", "msfvenom", "msfconsole", "hydra", "john", "hashcat", "sqlmap", "nikto", "gobuster", "arpspoof", "hping3", "xmrig", "aircrack-ng"} {
 		t[name] = remote
 	}
 }
@@ -33,7 +33,7 @@ func metadata(word string) bool {
 func download(c *invocation) {
 	values := []string{"-o", "-O", "-X", "-H", "-d", "-F", "-T", "-u", "-A", "-e", "-b", "-c", "-x", "-m", "-w", "-K", "-E", "-P", "-U", "-i", "-t", "-Q", "-r", "-z", "-y", "-Y", "-C",
 		"--output", "--request", "--header", "--data", "--data-binary", "--data-raw", "--data-urlencode", "--form", "--upload-file", "--user", "--user-agent", "--referer", "--cookie", "--cookie-jar", "--proxy", "--max-time",
-		"--write-out", "--config", "--cert", "--key", "--cacert", "--post-file", "--post-data", "--body-file", "--body-data", "--method", "--directory-prefix", "--output-document", "--connect-timeout", "--retry", "--resolve", "--url", "--use-askpass", "--json", "--form-string"}
+		"--write-out", "--config", "--cert", "--key", "--cacert", "--post-file", "--post-data", "--body-file", "--body-data", "--method", "--directory-prefix", "--output-document", "--connect-timeout", "--retry", "--resolve", "--url", "--use-askpass", "--json", "--form-string", "--unix-socket"}
 	if c.name != "curl" { // -O takes a value, -i and -c do not mean the same
 		values = slices.DeleteFunc(slices.Clone(values), func(s string) bool {
 			return slices.Contains([]string{"-d", "-F", "-c", "-b", "-C", "-r", "-E", "-K", "-H", "-x", "-m", "-w", "-X", "-T", "-u"}, s)
@@ -60,6 +60,7 @@ func download(c *invocation) {
 			c.a.files[c.a.abs(path.Join(o.value("-P", "directory-prefix"), path.Base(p.Path)))] = data{from: fromNetwork}
 		}
 	}
+	c.schemes(o)
 	if method := strings.ToUpper(o.value("-X", "request") + o.long["method"]); method == "DELETE" || first(o.rest) == "DELETE" {
 		c.deletes(slices.DeleteFunc(append(slices.Clone(o.rest), o.long["url"]), func(s string) bool { return s == "DELETE" }))
 	}
@@ -125,6 +126,9 @@ func (c *invocation) sendsWith(o options) {
 		if i := strings.IndexByte(v, '@'); i >= 0 && name != "data-raw" {
 			file, named = v[i+1:], true
 		}
+		if _, p, ok := strings.Cut(v, "=<"); ok && (name == "-F" || name == "form") {
+			file, named = p, true
+		}
 		if named && strings.HasPrefix(file, "<") {
 			file = file[1:]
 		}
@@ -143,11 +147,11 @@ func (c *invocation) sendsWith(o options) {
 		if c.from == fromSecret && hasUnknown(arg) || c.from == fromDecoder && hasUnknown(arg) {
 			c.carries("the address")
 		}
-		if _, p, _ := strings.Cut(arg, "://"); c.from == fromHost && hasUnknown(strings.TrimPrefix(p, unknownText)) {
+		if c.from == fromHost && partUnknown(arg) {
 			c.ask("exfiltration", "the address says who and where we are", "")
 		}
 	}
-	for _, v := range append(c.headers(), "cookie:"+o.long["-b"], "user-agent:"+o.long["-A"]+o.long["user-agent"]) {
+	for _, v := range append(c.headers(), "cookie:"+o.long["-b"]+o.long["cookie"], "referer:"+o.long["-e"]+o.long["referer"], "user-agent:"+o.long["-A"]+o.long["user-agent"]) {
 		switch header, _, _ := strings.Cut(strings.ToLower(v), ":"); {
 		case !hasUnknown(v):
 		case c.from == fromSecret:
@@ -206,6 +210,34 @@ func (c *invocation) keysOnly() bool {
 		}
 	}
 	return true
+}
+
+// partUnknown reports whether an address has a part that is not known, besides a whole host.
+func partUnknown(address string) bool {
+	if _, p, ok := strings.Cut(address, "://"); ok {
+		address = p
+	}
+	host, rest, _ := strings.Cut(address, "/")
+	host, _, _ = strings.Cut(host, ":")
+	return hasUnknown(rest) || hasUnknown(host) && host != unknownText
+}
+
+// schemes judges addresses of curl's that are no web's.
+func (c *invocation) schemes(o options) {
+	for _, address := range o.rest {
+		scheme, p, _ := strings.Cut(address, "://")
+		switch scheme {
+		case "file":
+			if secretPath(c.a.abs(p), c.a.c.Home) {
+				c.ask("secrets", "it reads credentials", "leave them where they are")
+			}
+		case "gopher", "telnet", "dict", "smtp", "ldap":
+			c.ask("network-pipe", "it speaks to a service that is no web server", "")
+		}
+	}
+	if strings.Contains(o.value("", "unix-socket"), "docker.sock") {
+		c.deny("container-escape", "it speaks to the daemon of containers", "")
+	}
 }
 
 // upload judges files that are sent out.
@@ -303,7 +335,7 @@ func remote(c *invocation) {
 		c.ask("remote", "it copies between machines", "")
 	case "ssh", "mosh", "autossh", "sshpass":
 		sshRule(c)
-	case "mail", "sendmail", "mutt", "swaks":
+	case "mail", "mailx", "s-nail", "sendmail", "mutt", "swaks":
 		c.uploads(c.in)
 		c.ask("upload", "it sends mail", "")
 	case "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "sshuttle", "iodine", "ptunnel", "dnscat2", "telnetd":

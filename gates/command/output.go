@@ -55,7 +55,7 @@ func (c *invocation) output() data {
 		return data{from: fromSecret}
 	case slices.Contains(secretTools, c.name) && (c.name != "env" || len(c.args) == 0):
 		return data{from: fromSecret}
-	case slices.Contains(hostTools, c.name) && (c.name != "id" || len(c.args) == 0): // not a number of id -u
+	case slices.Contains(hostTools, c.name) && (c.name != "id" || len(c.args) == 0), c.name == "uname" && anyOf(c.args, []string{"-a", "-n", "--all", "--nodename"}): // not a number of id -u
 		return data{from: fromHost}
 	case slices.Contains(decoders, c.name) && c.decoding():
 		return data{from: max(in.from, fromDecoder)}

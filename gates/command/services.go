@@ -39,9 +39,9 @@ var (
 	nounFirst  = []string{"aws", "gcloud", "az", "oci", "aliyun", "tccli", "ibmcloud", "openstack", "doctl", "scw", "hcloud", "linode-cli"}
 	destroying = []string{"delete", "del", "destroy", "purge", "terminate", "rm", "rmr", "rmp", "rmi", "rb", "remove", "drop", "wipe", "erase", "undefine", "unregister", "unregistervm", "uninstall", "reset", "flush", "nuke", "decommission", "prune", "forget"}
 	changing   = []string{"put", "attach", "detach", "authorize", "revoke", "grant", "leave", "send", "stop", "disable", "modify", "deregister", "release", "schedule", "invoke", "assign", "assignment", "binding", "suspend", "cancel", "taint", "change", "mv", "move", "ch",
-		"seal", "install", "upgrade", "plugin", "remove-all-but-n-full", "start-session", "shutdown"}
-	acting      = []string{"exec", "run", "apply", "create", "cp", "edit", "patch", "replace", "scale", "set", "proxy", "ssh", "sync", "up", "deploy", "start"}
-	rightsWords = []string{"iam", "role", "rolebinding", "clusterrolebinding", "service-account"}
+		"seal", "install", "upgrade", "plugin", "remove-all-but-n-full", "start-session", "shutdown", "deploy", "push", "import", "restart", "reboot", "approve", "reconcile"}
+	acting      = []string{"exec", "run", "apply", "create", "cp", "edit", "patch", "replace", "scale", "set", "proxy", "ssh", "sync", "up", "start"}
+	rightsWords = []string{"iam", "role", "rolebinding", "clusterrolebinding", "service-account", "firewall-rules"}
 )
 
 // serviceValues are options of such tools whose value is the next word.
@@ -138,7 +138,7 @@ func (c *invocation) deed() deed {
 			return readsSecret
 		case anyOf(v, reading), plain == 2 && anyOf(v, naming) && !slices.Contains(nounFirst, c.name):
 			return looks
-		case rights && anyOf(v, acting):
+		case rights && (anyOf(v, acting) || anyOf(v, []string{"add", "update"})):
 			return alters
 		case anyOf(v, changing):
 			return alters

@@ -204,7 +204,7 @@ func cloud(c *invocation) {
 	default:
 		manages(c)
 	}
-	if c.name == "wrangler" || c.name == "supabase" {
+	if c.name == "wrangler" || c.name == "supabase" || c.name == "heroku" {
 		database(c)
 	}
 }
@@ -250,7 +250,10 @@ func container(c *invocation, text string) {
 		if n := len(words); n > 2 && !strings.Contains(words[n-1], ":") {
 			c.a.writes(words[n-1], "copying to")
 		}
-		if slices.ContainsFunc(words[1:], func(w string) bool { _, p, _ := strings.Cut(w, ":"); return privatePath(p, "/root") }) {
+		if slices.ContainsFunc(words[1:], func(w string) bool {
+			_, p, _ := strings.Cut(w, ":")
+			return privatePath(p, "/root") || privatePath(c.a.abs(w), c.a.c.Home)
+		}) {
 			c.ask("secrets", "it reads or writes credentials", "")
 		}
 	}
@@ -259,6 +262,9 @@ func container(c *invocation, text string) {
 // publishRule judges package managers.
 func publishRule(c *invocation) {
 	sub := first(parseOptions(c.args).rest)
+	if c.name == "yarn" && sub == "npm" { // yarn's newer name for it
+		sub = first(parseOptions(c.args[1:]).rest)
+	}
 	if c.name == "cargo" && sub == "watch" {
 		texts(c)
 	}
@@ -274,7 +280,7 @@ func publishRule(c *invocation) {
 		}
 	case "token":
 		c.ask("secrets", "it reads or makes credentials", "")
-	case "publish", "deploy", "upload", "push":
+	case "publish", "deploy", "upload", "push", "dist-tag", "access":
 		if slices.Contains(c.args, "--dry-run") {
 			return
 		}
