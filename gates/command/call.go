@@ -172,13 +172,16 @@ func (a *analyzer) judge(c *invocation) {
 	}
 	c.subscripts()
 	c.devices()
-	if (slices.Contains(passing, c.name) || slices.Contains([]string{"cp", "mv", "ln", "git", "diff", "comm", "cmp"}, c.name)) && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) }) {
+	if (slices.Contains(passing, c.name) || slices.Contains([]string{"cp", "mv", "ln", "git", "diff", "comm", "cmp"}, c.name)) && slices.ContainsFunc(c.args, func(p string) bool { return a.spend(nodeCost) && privatePath(a.abs(p), a.c.Home) && !speaksOf(p) }) {
 		c.ask("secrets", "it reads credentials", "leave them where they are")
 	}
 	if strings.HasPrefix(c.name, "mkfs") || strings.HasPrefix(c.name, "newfs") || slices.Contains([]string{"mke2fs", "mkntfs", "mkdosfs", "mkexfatfs", "mkudffs"}, c.name) {
 		mkfs(c)
 	}
 }
+
+// speaksOf reports whether a word is text in which a path of somebody's home stands: no shell expands a ~ there.
+func speaksOf(word string) bool { return strings.Contains(word, " ~/") && !strings.Contains(word, "..") }
 
 // telling are commands that say, compare or keep their words, and do nothing else that words can ask them for.
 var telling = []string{"[", ":", "basename", "dirname", "echo", "egrep", "exit", "expr", "false", "fgrep", "grep", "jq", "logger", "mkdir", "printf", "return", "seq", "sleep", "test", "true"}
