@@ -66,11 +66,18 @@ func endless(c *syntax.WhileClause) bool {
 	if len(c.Cond) != 1 {
 		return false
 	}
-	cond, ok := c.Cond[0].Cmd.(*syntax.CallExpr)
-	if !ok || c.Until || len(cond.Args) != 1 || cond.Args[0].Lit() != ":" && cond.Args[0].Lit() != "true" {
-		return false
+	switch cond := c.Cond[0].Cmd.(type) {
+	case *syntax.CallExpr:
+		words := ""
+		for _, w := range cond.Args {
+			words += w.Lit() + " "
+		}
+		return multiplies(c.Do) && (c.Until && words == "false " || !c.Until && slices.Contains([]string{": ", "true ", "[ 1 ] ", "test 1 "}, words))
+	case *syntax.ArithmCmd:
+		w, ok := cond.X.(*syntax.Word)
+		return ok && w.Lit() == "1" && !c.Until && multiplies(c.Do)
 	}
-	return multiplies(c.Do)
+	return false
 }
 
 // multiplies reports whether a loop's body starts something, and waits for nothing.

@@ -43,6 +43,9 @@ func (a *analyzer) call(c *syntax.CallExpr, in data) data {
 		if as.Name != nil && as.Value != nil {
 			env[as.Name.Value] = a.word(as.Value)
 			a.dangerousVariable(as.Name.Value, env[as.Name.Value])
+			if v := env[as.Name.Value]; as.Name.Value == "HISTFILE" && v == "/dev/null" {
+				a.find(Deny, "history", "HISTFILE="+v, "it switches the shell's history off", "")
+			}
 		}
 	}
 	if text, ok := a.aliases.get(c.Args[0].Lit()); ok && !slices.Contains(a.calling, "alias "+c.Args[0].Lit()) {

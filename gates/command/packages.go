@@ -16,7 +16,7 @@ func packageRules(t table) {
 		t[name] = compiler
 	}
 	t["dpkg-deb"] = packages
-	t["go"], t["apt-key"], t["add-apt-repository"], t["update-alternatives"] = goRule, sources, sources, sources
+	t["go"], t["apt-key"], t["add-apt-repository"], t["update-alternatives"], t["apt-add-repository"], t["trust"], t["keytool"] = goRule, sources, sources, sources, sources, sources, sources
 }
 
 // packageManagers are those of systems, with the words that remove.
@@ -111,6 +111,7 @@ func sources(c *invocation) {
 		if o := parseOptions(c.args); o.has(0, "install", "set", "set-selections") {
 			c.ask("administration", "it puts another program behind a name", "")
 		}
+	case c.name == "keytool" && !slices.Contains(c.args, "-import") && !slices.Contains(c.args, "-importcert"):
 	case c.in.from == fromNetwork:
 		c.ask("package-source", "it trusts whoever sends a key", "read the key first")
 	case !slices.Contains([]string{"list", "finger", "--list", "-L", "--help", ""}, first(c.args)):

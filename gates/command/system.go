@@ -103,7 +103,7 @@ func serviceRule(c *invocation, text string) {
 			c.deny("power", "it stops the machine", "")
 		case "link", "load", "bootstrap", "submit", "enable-linger":
 			c.deny("persistence", "what it sets up runs later, outside of this task", "")
-		case "enable", "reenable":
+		case "enable", "reenable", "preset", "add-wants", "add-requires":
 			if strings.Contains(text, "/") {
 				c.deny("persistence", "what it sets up runs later, outside of this task", "")
 			}
@@ -277,6 +277,10 @@ func publishRule(c *invocation) {
 		}
 		if slices.Contains(c.args, "--trusted-host") {
 			c.ask("download-run", "it installs from a host that nobody vouches for", "leave it out")
+		}
+	case "config", "sources":
+		if anyOf(c.args, []string{"set", "--add", "-a", "--set"}) {
+			c.ask("persistence", "it changes the tool for everything that comes later", "")
 		}
 	case "token":
 		c.ask("secrets", "it reads or makes credentials", "")
