@@ -184,7 +184,9 @@ func (a *analyzer) judge(c *invocation) {
 }
 
 // speaksOf reports whether a word is text in which a path of somebody's home stands: no shell expands a ~ there.
-func speaksOf(word string) bool { return strings.Contains(word, " ~/") && !strings.Contains(word, "..") }
+func speaksOf(word string) bool {
+	return strings.Contains(word, " ~/") && !strings.Contains(word, "..")
+}
 
 // telling are commands that say, compare or keep their words, and do nothing else that words can ask them for.
 var telling = []string{"[", ":", "basename", "dirname", "echo", "egrep", "exit", "expr", "false", "fgrep", "grep", "jq", "logger", "mkdir", "printf", "return", "seq", "sleep", "test", "true"}
