@@ -346,7 +346,7 @@ func editor(c *invocation) {
 	}
 	if slices.Contains([]string{"vim", "vi", "nvim", "ex", "ed", "emacs", "nvi", "nano"}, c.name) {
 		for _, p := range parseOptions(c.args, "-c", "-S", "-u", "--cmd").rest {
-			if w := c.a.where(p); p != "" && p[0] != '+' && (w == inSystem || (w == elsewhere || w == inLocal) && c.in != (data{}) || persistent(c.a.abs(p), c.a.c.Home)) {
+			if w := c.a.where(p); p != "" && p[0] != '+' && (w == inSystem || w == inLocal || w == elsewhere && c.in != (data{}) || persistent(c.a.abs(p), c.a.c.Home)) {
 				c.ask("system-write", "it edits a file that is not the task's", "")
 			}
 		}
