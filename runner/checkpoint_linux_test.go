@@ -817,6 +817,7 @@ func TestAfterAReboot(t *testing.T) {
 
 // A feature keeps its limits until others are asked for by name.
 func TestResizedDisk(t *testing.T) {
+	notEmulated(t)
 	b := newNative(t, runner.Options{})
 	r := steps(b, "f", "true")
 	r.Profile = loadProfile(t, map[string][]string{"disk": {"20m"}})

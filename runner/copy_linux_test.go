@@ -11,6 +11,7 @@ import (
 
 // What a task makes large without filling it does not fill the host's disk either.
 func TestCopyHoles(t *testing.T) {
+	notEmulated(t)
 	b := newNative(t, runner.Options{})
 	res, _, errs := run(t, b, steps(b, "f", "truncate -s 900G large; echo end >> large; mkdir d; echo begin > d/some; truncate -s 5G d/some; : > d/empty"))
 	if res.Verdict != runner.VerdictOK {

@@ -317,6 +317,15 @@ func TestClosedOutput(t *testing.T) {
 	}
 }
 
+// notEmulated ends a test that takes long and asks nothing of the kernel that differs between versions: the leg in the virtual
+// machine, which is emulated and short, leaves it to the host's.
+func notEmulated(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("the same on every kernel")
+	}
+}
+
 func TestGigabyte(t *testing.T) {
 	b := newNative(t, runner.Options{})
 	limits := b.profile.Limits

@@ -89,6 +89,7 @@ func (idle) Holders(context.Context, string) ([]isolation.Holder, error) { retur
 // Features of several processes that promote into one workspace at the same time do so one after the other; of two that
 // changed the same path the later one is a conflict, and changes nothing.
 func TestPromotesOfTwoProcesses(t *testing.T) {
+	notEmulated(t)
 	one := newNative(t, runner.Options{Daemon: idle{}})
 	two := one.second(t, runner.Options{Daemon: idle{}})
 	names := []string{"a", "b", "c", "d", "e", "f"}
@@ -140,6 +141,7 @@ func TestPromotesOfTwoProcesses(t *testing.T) {
 
 // Of resumes from several processes one goes on at a time, and no step that is done runs twice.
 func TestResumesOfTwoProcesses(t *testing.T) {
+	notEmulated(t)
 	one := newNative(t, runner.Options{Daemon: idle{}})
 	both := []*bench{one, one.second(t, runner.Options{Daemon: idle{}})}
 	res, _, _ := run(t, one, steps(one, "f", "echo run >> first", "echo run >> second; test -e /home/user/ok", "echo run >> third"))
@@ -178,6 +180,7 @@ func untilFree(do func() error) error {
 
 // A fork sees a whole checkpoint, whoever forgets checkpoints and collects layers in another process at the same time.
 func TestForkBesideCollector(t *testing.T) {
+	notEmulated(t)
 	one := newNative(t, runner.Options{Daemon: idle{}})
 	two := one.second(t, runner.Options{Daemon: idle{}})
 	var scripts []string
@@ -233,6 +236,7 @@ func TestForkBesideCollector(t *testing.T) {
 
 // While a task makes a path a directory and a link out of the sandbox by turns, promotes and rollbacks write nothing there.
 func TestPlantedLinkWhileLive(t *testing.T) {
+	notEmulated(t)
 	b := newNative(t, runner.Options{})
 	outside := t.TempDir()
 	victim := filepath.Join(outside, "victim")

@@ -17,6 +17,7 @@ import (
 
 // A feature that lives keeps what its profile says, while it lives; the rest can be had from archives.
 func TestRetentionOfALiveFeature(t *testing.T) {
+	notEmulated(t)
 	b := newNative(t, runner.Options{})
 	p := *b.profile
 	p.Retention = b.profile.Retention
@@ -87,6 +88,7 @@ func (b *bench) importOldest(t *testing.T) {
 
 // What is put aside takes no more of the host than the feature itself may.
 func TestArchivesAreBounded(t *testing.T) {
+	notEmulated(t)
 	b := newNative(t, runner.Options{})
 	p := *b.profile
 	most := 20 * quota.MiB
@@ -139,6 +141,7 @@ func TestRetentionKeepsWhatResumes(t *testing.T) {
 
 // A feature that is used in many short runs does not become deeper and deeper.
 func TestManyShortRuns(t *testing.T) {
+	notEmulated(t)
 	b := newNative(t, runner.Options{})
 	var res *runner.Result
 	for i := range 60 {
