@@ -12,6 +12,7 @@
 package tree
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -178,6 +179,31 @@ type Conflict struct {
 	Base   *Side `json:"base,omitempty"`   // what the feature began with; nil: nobody kept it
 	Ours   *Side `json:"ours,omitempty"`   // the workspace's, now
 	Theirs *Side `json:"theirs,omitempty"` // the feature's
+}
+
+// MarshalJSON writes a path that is not UTF-8 twice: readable, and exact as path_base64.
+func (c Conflict) MarshalJSON() ([]byte, error) {
+	type plain Conflict
+	x := struct {
+		plain
+		Raw string `json:"path_base64,omitempty"`
+	}{plain: plain(c)}
+	x.Path, x.Raw = encodeRaw(c.Path)
+	return json.Marshal(x)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (c *Conflict) UnmarshalJSON(data []byte) error {
+	type plain Conflict
+	x := struct {
+		*plain
+		Raw string `json:"path_base64"`
+	}{plain: (*plain)(c)}
+	err := json.Unmarshal(data, &x)
+	if err == nil {
+		c.Path, err = decodeRaw(c.Path, x.Raw)
+	}
+	return err
 }
 
 // Side is what one side of a conflict has at its path.
