@@ -181,27 +181,34 @@ type Conflict struct {
 	Theirs *Side `json:"theirs,omitempty"` // the feature's
 }
 
-// MarshalJSON writes a path that is not UTF-8 twice: readable, and exact as path_base64.
-func (c Conflict) MarshalJSON() ([]byte, error) {
-	type plain Conflict
-	x := struct {
-		plain
-		Raw string `json:"path_base64,omitempty"`
-	}{plain: plain(c)}
-	x.Path, x.Raw = encodeRaw(c.Path)
-	return json.Marshal(x)
+type plainConflict Conflict
+
+// conflictJSON has a path that is not UTF-8 twice: readable, and exact.
+type conflictJSON struct {
+	plainConflict
+	Raw string `json:"path_base64,omitempty"`
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
-func (c *Conflict) UnmarshalJSON(data []byte) error {
-	type plain Conflict
-	x := struct {
-		*plain
-		Raw string `json:"path_base64"`
-	}{plain: (*plain)(c)}
-	err := json.Unmarshal(data, &x)
-	if err == nil {
-		c.Path, err = decodeRaw(c.Path, x.Raw)
+func (c Conflict) toJSON() conflictJSON {
+	j := conflictJSON{plainConflict: plainConflict(c)}
+	j.Path, j.Raw = encodeRaw(c.Path)
+	return j
+}
+
+func (j *conflictJSON) conflict() (c Conflict, err error) {
+	c = Conflict(j.plainConflict)
+	c.Path, err = decodeRaw(j.Path, j.Raw)
+	return c, err
+}
+
+// MarshalJSON keeps the bytes of a path that is not valid UTF-8.
+func (c Conflict) MarshalJSON() ([]byte, error) { return json.Marshal(c.toJSON()) }
+
+// UnmarshalJSON takes those bytes back.
+func (c *Conflict) UnmarshalJSON(data []byte) (err error) {
+	var j conflictJSON
+	if err = json.Unmarshal(data, &j); err == nil {
+		*c, err = j.conflict()
 	}
 	return err
 }
@@ -232,6 +239,26 @@ type Choice struct {
 type Resolution struct {
 	Conflict
 	Side string `json:"side"` // Ours or Theirs
+}
+
+type resolutionJSON struct {
+	conflictJSON
+	Side string `json:"side"`
+}
+
+// MarshalJSON is the conflict's, and the side.
+func (r Resolution) MarshalJSON() ([]byte, error) {
+	return json.Marshal(resolutionJSON{r.Conflict.toJSON(), r.Side})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (r *Resolution) UnmarshalJSON(data []byte) (err error) {
+	var j resolutionJSON
+	if err = json.Unmarshal(data, &j); err == nil {
+		r.Side = j.Side
+		r.Conflict, err = j.conflict()
+	}
+	return err
 }
 
 // Resolved says that a change was read anew from the workspace as others made it, and what of it was left out or put over
