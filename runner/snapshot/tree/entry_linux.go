@@ -31,8 +31,13 @@ var zeros [block]byte
 // entry decides what became of one path that is in at least one of the views.
 func (f *found) entry(j *job, name string, n, o *side) error {
 	newDir, oldDir := n.ok && beneath.IsDir(&n.st), o.ok && beneath.IsDir(&o.st)
-	if f.Only != nil && !oldDir && n.ok && beneath.IsFile(&n.st) && n.st.Nlink < 2 && !f.Only(beneath.Join(j.path, name)) {
-		return nil
+	if f.Only != nil && !oldDir && n.ok && beneath.IsFile(&n.st) && n.st.Nlink < 2 {
+		if path := beneath.Join(j.path, name); !f.Only(path) {
+			if o.ok {
+				f.same = append(f.same, path) // or not: what was here may have been renamed to what is selected
+			}
+			return nil
+		}
 	}
 	e, err := f.describe(j, name, n, o)
 	if err != nil {
