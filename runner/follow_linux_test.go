@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -288,5 +289,49 @@ func TestApprovalBesideAConflict(t *testing.T) {
 	}
 	if b.read(t, "file") != "theirs\n" {
 		t.Fatal("promoted all the same")
+	}
+}
+
+// TestNamedRollbackPastDamage: where the newest state that gates accepted cannot be read, what they named goes back to the next.
+// Names are odd: to a glob, and to JSON.
+func TestNamedRollbackPastDamage(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	b.profile = gated(t, "gates: {secrets: {mode: block}}\n")
+	good := b.sh("echo good > file")
+	good.Feature = "f"
+	res, _, _ := run(t, b, good)
+	if res.Verdict != runner.VerdictOK {
+		t.Fatalf("%s %s", res.Verdict, res.Cause)
+	}
+	id := res.Checkpoint
+	if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: runner.RefBase}); err != nil {
+		t.Fatal(err)
+	}
+	const odd = "a}b{[*\\\xff"
+	bad := b.sh(`echo key = AKIA""IMNOJVGFDXXXE4OA | tee file > "$(printf 'a}b{[*\\\377')"; echo fine > fine`)
+	bad.Feature = "f"
+	if res, _, _ = run(t, b, bad); res.Verdict != runner.VerdictGate {
+		t.Fatalf("%s %s", res.Verdict, res.Cause)
+	}
+	c, err := b.CheckpointOf(t.Context(), "f@"+id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := b.disk.Open(t.Context(), c.FeatureID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(filepath.Join(u.Dir(), "checkpoints", id+".json")), u.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = b.Rollback(t.Context(), "f", runner.RollbackOptions{Named: true, LastGood: true}); err == nil {
+		t.Error("back at what cannot be read")
+	}
+	back, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{Named: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{odd, "file"}; !slices.Equal(back.Report.Paths, want) || back.To.ID != runner.RefBase {
+		t.Errorf("%q went back to %s, not %q", back.Report.Paths, back.To.ID, want)
 	}
 }

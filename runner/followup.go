@@ -228,13 +228,9 @@ func (x *session) accuse(ctx context.Context, o *RollbackOptions) error {
 	}
 	var unnamed []string
 	for _, to := range candidates {
-		id, err := x.resolveID(ctx, to)
-		if err != nil && !asked {
+		differ, err := x.differing(ctx, to, rows[i].Verdicts)
+		if err != nil && !asked && to != RefBase {
 			continue // dropped, or damaged
-		}
-		var differ map[string]bool
-		if err == nil {
-			differ, err = x.differing(ctx, id, rows[i].Verdicts)
 		}
 		if err != nil {
 			return err
@@ -253,6 +249,10 @@ func (x *session) accuse(ctx context.Context, o *RollbackOptions) error {
 
 // differing are the paths in verdicts that are not as they were at a checkpoint. Nothing else is read.
 func (x *session) differing(ctx context.Context, to string, verdicts []gates.Verdict) (map[string]bool, error) {
+	id, err := x.resolveID(ctx, to)
+	if err != nil {
+		return nil, err
+	}
 	var o RollbackOptions
 	for _, v := range gates.Blocking(verdicts) {
 		for _, f := range v.Findings {
@@ -264,7 +264,7 @@ func (x *session) differing(ctx context.Context, to string, verdicts []gates.Ver
 	if len(o.Smart) == 0 {
 		return nil, nil
 	}
-	report, err := x.layers.Reset(ctx, snapshot.ResetOptions{To: to, Paths: o.globs(), DryRun: true})
+	report, err := x.layers.Reset(ctx, snapshot.ResetOptions{To: id, Paths: o.globs(), DryRun: true})
 	if err != nil {
 		return nil, err
 	}

@@ -170,7 +170,7 @@ func (o *RollbackOptions) globs() []string {
 
 // literal is a glob that matches one name alone.
 func literal(p string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `{`, `\{`).Replace(p)
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `{`, `\{`, `}`, `\}`).Replace(p)
 }
 
 // makeWay ends what runs in a live feature, or makes sure that with keep nothing is in the way.
