@@ -5,10 +5,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,6 +27,7 @@ import (
 	"github.com/caisson-dev/caisson/internal/testenv"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/mikelolasagasti/xz"
 )
 
 func reg(name, content string) *tar.Header {
@@ -263,6 +267,53 @@ func TestTarAttacks(t *testing.T) {
 	}
 }
 
+// TestTarDamaged: of a compressed archive every byte counts, also those after the end of the archive in it; what follows it
+// does not.
+func TestTarDamaged(t *testing.T) {
+	noise := make([]byte, 100_000) // is stored as it is: a changed bit in it is no error of the compression
+	rand.NewChaCha8([32]byte{}).Read(noise)
+	plain := archive(t, reg("x", string(noise)), reg("y", "y"))
+	for name, compress := range map[string]func(testing.TB, []byte) []byte{"gzip": zip, "zstd": zstdOf, "xz": xzOf} {
+		t.Run(name, func(t *testing.T) {
+			data := compress(t, plain)
+			changed := bytes.Clone(data)
+			changed[len(changed)/2] ^= 1
+			for what, data := range map[string][]byte{"changed": changed, "short": data[:len(data)-1], "without its sum": data[:len(data)-12]} {
+				r, err := Tar(save(t, data), t.TempDir())
+				if _, ok := errors.AsType[*ArchiveError](err); !ok {
+					t.Errorf("%s: %+v, %v; want an ArchiveError", what, r, err)
+				}
+			}
+			half := len(plain) / 2
+			for what, data := range map[string][]byte{
+				"two streams": append(compress(t, plain[:half]), compress(t, plain[half:])...), "before zeros": append(bytes.Clone(data), make([]byte, 512)...),
+				"before something else": append(bytes.Clone(data), "something else"...),
+			} {
+				r, err := Tar(save(t, data), t.TempDir())
+				if err != nil {
+					t.Errorf("%s: %v", what, err)
+				} else if x, err := os.ReadFile(r.Lower + "/x"); err != nil || !bytes.Equal(x, noise) {
+					t.Errorf("%s: %d bytes, %v", what, len(x), err)
+				}
+			}
+		})
+	}
+}
+
+// TestTarXzMemory: an archive that asks for more memory than is allowed is refused before it gets any.
+func TestTarXzMemory(t *testing.T) {
+	data := xzOf(t, archive(t, reg("x", "x")))
+	const block, id, size = 12, 14, 8 // the block's header; its one filter, LZMA2, and the length of its properties; then these
+	if !bytes.Equal(data[id:id+2], []byte{0x21, 1}) {
+		t.Fatalf("%x", data[:32])
+	}
+	data[id+2] = 36 // 1 GiB
+	binary.LittleEndian.PutUint32(data[block+size:], crc32.ChecksumIEEE(data[block:block+size]))
+	if _, err := Tar(save(t, data), t.TempDir()); !errors.Is(err, xz.ErrMemlimit) {
+		t.Error(err)
+	}
+}
+
 // nulName has a NUL within a path, which only a PAX record can hold.
 func nulName(t *testing.T) []byte {
 	t.Helper()
@@ -296,6 +347,12 @@ func TestTarLimits(t *testing.T) {
 	}{{limits{3, 10}, true}, {limits{2, 10}, false}, {limits{3, 9}, false}} {
 		if err := unpack(bytes.NewReader(data), t.TempDir(), c.l); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c.l, err)
+		}
+	}
+	bomb := zip(t, append(bytes.Clone(data), make([]byte, 3<<20)...))
+	for most, ok := range map[int64]bool{1 << 20: false, 4 << 20: true} {
+		if err := unpack(bytes.NewReader(bomb), t.TempDir(), limits{3, most}); (err == nil) != ok {
+			t.Errorf("at most %d: %v", most, err)
 		}
 	}
 }

@@ -82,10 +82,30 @@ func unpack(r io.Reader, dir string, l limits) error {
 			return fmt.Errorf("entry %.200q: %w", h.Name, err)
 		}
 	}
+	if err := whole(plain, l.bytes); err != nil {
+		return err
+	}
 	if err := u.plausible(); err != nil {
 		return err
 	}
 	return u.finish()
+}
+
+// whole reads what follows the archive in its compressed stream: only at the end of that its sums are compared. What follows
+// the stream and is none is nobody's.
+func whole(plain io.Reader, most int64) error {
+	most += 1 << 20 // padding
+	n, err := io.Copy(io.Discard, io.LimitReader(plain, most))
+	switch {
+	case n == most:
+		return errors.New("the archive unpacks to more than is allowed")
+	case errors.Is(err, gzip.ErrHeader), errors.Is(err, zstd.ErrMagicMismatch), errors.Is(err, xz.ErrFormat),
+		errors.Is(err, bzip2.StructuralError("bad magic value in continuation file")):
+		return nil
+	case err != nil:
+		return fmt.Errorf("damaged: %w", err)
+	}
+	return nil
 }
 
 // decompress looks at the first bytes for what the archive is.
