@@ -271,7 +271,7 @@ func TestTarAttacks(t *testing.T) {
 // does not.
 func TestTarDamaged(t *testing.T) {
 	noise := make([]byte, 100_000) // is stored as it is: a changed bit in it is no error of the compression
-	rand.NewChaCha8([32]byte{}).Read(noise)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
 	plain := archive(t, reg("x", string(noise)), reg("y", "y"))
 	for name, compress := range map[string]func(testing.TB, []byte) []byte{"gzip": zip, "zstd": zstdOf, "xz": xzOf} {
 		t.Run(name, func(t *testing.T) {
