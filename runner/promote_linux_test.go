@@ -236,7 +236,6 @@ func TestForkBesideCollector(t *testing.T) {
 
 // While a task makes a path a directory and a link out of the sandbox by turns, promotes and rollbacks write nothing there.
 func TestPlantedLinkWhileLive(t *testing.T) {
-	notEmulated(t)
 	b := newNative(t, runner.Options{})
 	outside := t.TempDir()
 	victim := filepath.Join(outside, "victim")
