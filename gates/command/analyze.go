@@ -1,7 +1,6 @@
 package command
 
 import (
-	"path"
 	"slices"
 	"strings"
 
@@ -128,6 +127,7 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 	in, outs := a.redirects(s, in)
 	if s.Cmd == nil {
 		for _, target := range outs {
+			a.emptied(target)
 			a.files[a.abs(target)] = data{known: true}
 		}
 		return data{known: true}
@@ -136,7 +136,11 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 	if len(outs) == 0 {
 		return out
 	}
+	call, _ := s.Cmd.(*syntax.CallExpr)
 	for _, target := range outs {
+		if out.known && strings.TrimSpace(out.text) == "" && call != nil && len(call.Args) > 0 && slices.Contains([]string{":", "true", "echo", "printf", "cat"}, call.Args[0].Lit()) && !appends(s) {
+			a.emptied(target)
+		}
 		a.wrote(target, out)
 	}
 	if endlessWriter(s) {
@@ -145,10 +149,24 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 	return data{known: true}
 }
 
+// appends reports whether all that a statement writes to files comes behind what is there.
+func appends(s *syntax.Stmt) bool {
+	return !slices.ContainsFunc(s.Redirs, func(r *syntax.Redirect) bool {
+		return r.Op == syntax.RdrOut || r.Op == syntax.RdrClob || r.Op == syntax.RdrAll
+	})
+}
+
+// emptied judges a file of which nothing is left.
+func (a *analyzer) emptied(target string) {
+	if below(a.abs(target), "/var/log") {
+		a.find(Deny, "log-wiping", "> "+target, "it empties a log", "")
+	}
+}
+
 // wrote notes what lies in a file now.
 func (a *analyzer) wrote(target string, d data) {
 	if p := a.abs(target); !hasUnknown(p) {
-		if slices.Contains(startup, path.Base(p)) && settings(p, a.c.Home) {
+		if startsShells(p, a.c.Home) {
 			a.runsLater(target, d)
 		}
 		if old, ok := a.files[p]; ok {
@@ -279,7 +297,7 @@ func (a *analyzer) assign(as *syntax.Assign) {
 	}
 	a.set(name, value, from)
 	a.history(name)
-	a.dangerousVariable(name, value)
+	a.dangerousVariable(name, value, from)
 }
 
 // redirects expands a statement's redirections: what it reads now, and where it writes.
@@ -305,7 +323,11 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 				v = Ask
 			}
 			a.find(v, "network-device", target, "a shell that talks to the network by itself", "use a tool whose connections can be seen")
-			in = data{from: fromNetwork}
+			if d := (data{from: fromNetwork}); r.Op == syntax.RdrIn || r.Op == syntax.RdrInOut {
+				a.reads(r, &in, d, d.from)
+			} else {
+				in = d
+			}
 			continue
 		}
 		switch r.Op {
@@ -315,6 +337,8 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 		case syntax.DplIn:
 			if d, ok := a.files["/dev/fd/"+target]; ok {
 				a.reads(r, &in, d, d.from)
+			} else if hasUnknown(target) {
+				a.reads(r, &in, data{text: unknownText}, fromNowhere)
 			}
 		case syntax.DplOut:
 		default:

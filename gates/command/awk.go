@@ -15,6 +15,7 @@ func awk(c *invocation) {
 		c.stdinScript()
 		return
 	}
+	c.runsFetched(file)
 	if o.value("-l", "load") != "" {
 		c.ask("preload", "it loads machine code", "")
 	}
@@ -47,6 +48,8 @@ func awk(c *invocation) {
 		c.deny("download-run", "it runs a program from the network", "download, read, then run")
 	case hasUnknown(code):
 		c.ask("unresolved", "the program cannot be told beforehand", "")
+	case code != whole && c.a.matches(awkSystem(), whole):
+		c.deny("interpreter-process", "the program starts processes", "let the shell do that, where it can be seen")
 	case code != whole:
 		c.ask("inline-code", "the program starts processes", "let the shell do that, where it can be seen")
 	}
@@ -60,6 +63,9 @@ var awkCommand = sync.OnceValue(func() *regexp.Regexp {
 	const text = `"((?:[^"\\\n]|\\.)*)"\s*`
 	return regexp.MustCompile(`\bsystem\s*\(\s*` + text + `\)|\|&?\s*` + text + `(?:[;}\n]|$)|(?:^|[{;(&|!\n])\s*` + text + `\|&?\s*getline\b`)
 })
+
+// awkSystem is a whole command that is not the end of a pipe.
+var awkSystem = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\bsystem\s*\(\s*"[^"]`) })
 
 // commandsOf judges the commands of an awk program that can be read there, and returns the rest of it.
 func (c *invocation) commandsOf(code string) string {
@@ -87,6 +93,7 @@ var awkPipe = sync.OnceValue(func() *regexp.Regexp {
 // cannot be told what a / begins it is the program itself.
 func withoutStrings(code string) string {
 	var out strings.Builder
+	lastQuote := strings.LastIndexByte(code, '"')
 	for i := 0; i < len(code); i++ {
 		switch ch := code[i]; {
 		case ch == '#':
@@ -109,7 +116,7 @@ func withoutStrings(code string) string {
 			}
 			out.WriteString(`""`)
 			i = end
-		case ch == '\\', ch == '/' && strings.ContainsRune(code[i:], '"'): // it may divide, or begin a pattern that holds the quote
+		case ch == '\\', ch == '/' && i < lastQuote: // it may divide, or begin a pattern that holds the quote
 			return code
 		default:
 			out.WriteByte(ch)

@@ -269,6 +269,8 @@ func sed(c *invocation) {
 	o := parseOptions(c.args, "-e", "-f", "-l", "--expression", "--file")
 	if file := o.value("-f", "file"); file == "-" || file == "/dev/stdin" {
 		c.stdinScript()
+	} else {
+		c.runsFetched(file)
 	}
 	if o.has('i', "in-place") {
 		for i, p := range o.rest {

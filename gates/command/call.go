@@ -24,9 +24,9 @@ type invocation struct {
 func (c *invocation) text() string { return strings.Join(append([]string{c.name}, c.args...), " ") }
 
 func (c *invocation) deny(rule, message, safer string) {
-	c.a.find(Deny, rule, c.text(), message, safer)
+	c.a.find(Deny, rule, c.said(), message, safer)
 }
-func (c *invocation) ask(rule, message, safer string) { c.a.find(Ask, rule, c.text(), message, safer) }
+func (c *invocation) ask(rule, message, safer string) { c.a.find(Ask, rule, c.said(), message, safer) }
 
 // call judges a simple command.
 func (a *analyzer) call(c *syntax.CallExpr, in data) data {
@@ -42,7 +42,7 @@ func (a *analyzer) call(c *syntax.CallExpr, in data) data {
 	for _, as := range c.Assigns {
 		if as.Name != nil && as.Value != nil {
 			env[as.Name.Value] = a.word(as.Value)
-			a.dangerousVariable(as.Name.Value, env[as.Name.Value])
+			a.dangerousVariable(as.Name.Value, env[as.Name.Value], a.expanded)
 			if v := env[as.Name.Value]; as.Name.Value == "HISTFILE" && v == "/dev/null" {
 				a.find(Deny, "history", "HISTFILE="+v, "it switches the shell's history off", "")
 			}

@@ -142,6 +142,7 @@ const (
 	maxFields   = 4096 // words of a command
 	maxBraces   = 256  // words of a brace expansion
 	maxFindings = 32
+	maxShown    = 160       // bytes of a command in a finding
 	maxText     = 256 << 10 // of what flows through a pipe
 )
 
@@ -154,7 +155,7 @@ func hasUnknown(s string) bool { return strings.ContainsRune(s, unknown) }
 
 // show writes a value for people.
 func show(s string) string {
-	const most, room = 160, 157
+	const most, room = maxShown, maxShown - 3
 	s = strings.ReplaceAll(s, unknownText, "…")
 	if len(s) <= most {
 		return s
@@ -242,4 +243,15 @@ func (a *analyzer) find(v Verdict, rule, text, message, safer string) {
 func (a *analyzer) result() Result {
 	slices.SortStableFunc(a.findings, func(x, y Finding) int { return y.Verdict.rank() - x.Verdict.rank() })
 	return Result{Verdict: []Verdict{Allow, Ask, Deny}[a.worst], Findings: a.findings}
+}
+
+// said is as much of the text as a finding shows: a command of many words may have one for each of them.
+func (c *invocation) said() string {
+	b := c.name
+	for _, arg := range c.args {
+		if b += " " + arg; len(b) > maxShown {
+			break
+		}
+	}
+	return b
 }

@@ -98,6 +98,8 @@ func (c *invocation) removes(p string, recursive, forced bool) {
 		c.deny("remove-workspace", "it removes the whole workspace", safer)
 	case w == atWorkspace && p != "." && p != "..":
 		c.ask("remove-workspace", "it removes every file of the workspace's", safer)
+	case w == notKnown && recursive && c.from >= fromNetwork:
+		c.deny("remove-unknown", "the network says what it removes", "name the directory")
 	case w == notKnown && recursive:
 		c.ask("remove-unknown", "what it removes cannot be told beforehand", "name the directory, or check that the variable is set: ${DIR:?}")
 	case w == elsewhere && recursive && forced && a.shallow(full):
@@ -129,6 +131,9 @@ func stale(p string) bool {
 func isAddition(p string) bool {
 	known, _, _ := strings.Cut(p, unknownText)
 	known, _, _ = strings.Cut(known, "*")
+	if dir, name := path.Split(strings.TrimRight(known, "/")); dir == "/usr/local/" && slices.Contains([]string{"bin", "etc", "games", "include", "lib", "libexec", "man", "sbin", "share", "src"}, name) { // all that is there
+		return false
+	}
 	return slices.ContainsFunc([]string{"/opt", "/srv", "/usr/local", "/usr/src", "/var/opt", "/var/www"}, func(dir string) bool { return below(strings.TrimRight(known, "/"), dir) })
 }
 
@@ -240,7 +245,9 @@ func mv(c *invocation) {
 func cp(c *invocation) {
 	sources, target := targets(c.args)
 	for _, s := range sources {
-		c.copied(s, target)
+		if c.copied(s, target); s == "/dev/null" {
+			c.a.emptied(target)
+		}
 	}
 	c.lands(sources, target, "copying to")
 	if c.name == "install" && setuid(parseOptions(c.args, "-m", "--mode").long["-m"]) {
@@ -274,8 +281,11 @@ func (c *invocation) copied(from, to string) {
 	if !ok || to == "" {
 		return
 	}
-	c.a.files[c.a.abs(to)] = d
-	c.a.files[c.a.abs(path.Join(to, path.Base(from)))] = d
+	for _, p := range []string{c.a.abs(to), c.a.abs(path.Join(to, path.Base(from)))} {
+		if c.a.files[p] = d; startsShells(p, c.a.c.Home) {
+			c.a.runsLater(p, d)
+		}
+	}
 }
 
 func ln(c *invocation) {
@@ -309,5 +319,6 @@ func tee(c *invocation) {
 func truncate(c *invocation) {
 	for _, p := range parseOptions(c.args, "-s", "-r", "--size", "--reference").rest {
 		c.a.writes(p, "truncating")
+		c.a.emptied(p)
 	}
 }

@@ -27,6 +27,9 @@ func findRule(c *invocation) {
 		switch c.args[i] {
 		case "-delete":
 			for _, r := range roots {
+				if !c.a.spend(runCost + len(tests)*nodeCost) {
+					return
+				}
 				c.finds(r, tests)
 			}
 		case "-exec", "-execdir", "-ok", "-okdir":
@@ -39,6 +42,9 @@ func findRule(c *invocation) {
 			}
 			i = end
 		case "-name", "-iname", "-path", "-wholename":
+			if !c.a.spend(len(roots) * fieldCost) {
+				return
+			}
 			if i+1 < len(c.args) && c.looksForKeys(c.args[i+1], roots) {
 				c.ask("secrets", "it looks for credentials", "")
 			}
@@ -57,6 +63,14 @@ func (c *invocation) finds(root string, tests []string) {
 	if !some && c.a.spend(1+len(tests)*nodeCost) {
 		named, chosen := selective(tests)
 		some = named || chosen && (w == elsewhere || w == notKnown || isAddition(c.a.abs(root))) || w == notKnown && !strings.HasPrefix(root, "/")
+	}
+	full := c.a.abs(root)
+	logs := func(p string) bool {
+		p = strings.TrimRight(p, "*")
+		return strings.HasSuffix(p, "log") || strings.HasSuffix(p, "log.")
+	}
+	if (full == "/var/log" || below(full, "/var/log")) && slices.ContainsFunc(tests, logs) && !anyOf(tests, []string{"-mtime", "-mmin", "-ctime", "-cmin", "-atime", "-amin", "-newer", "-newermt", "-size", "-empty"}) {
+		c.deny("log-wiping", "it removes all logs, however new", "say from which age on by -mtime")
 	}
 	if some {
 		c.ask("find-delete", "it removes every file that it finds", "print them first; then rm the ones that are meant")
@@ -154,6 +168,9 @@ func search(c *invocation) {
 // onEach judges a command that is run on everything below some directories that passes tests.
 func (c *invocation) onEach(argv, roots, tests []string) {
 	for _, r := range roots {
+		if !c.a.spend(runCost + (len(tests)+len(argv))*nodeCost) {
+			return
+		}
 		found, base, w := path.Join(r, unknownText), path.Base(argv[0]), c.a.where(r)
 		switch {
 		case slices.Contains(removers, base) || (base == "sudo" || base == "env") && slices.ContainsFunc(argv, func(s string) bool { return slices.Contains(removers, s) }):

@@ -62,6 +62,12 @@ func hub(c *invocation) {
 
 func forge(c *invocation) {
 	text := strings.Join(c.args, " ")
+	if first(c.args) == "gist" && (c.in.from == fromSecret || slices.ContainsFunc(c.args, func(s string) bool { return secretPath(c.a.abs(s), c.a.c.Home) })) {
+		c.deny("exfiltration", "it sends credentials out", "")
+	}
+	if c.name == "hub" && first(c.args) == "delete" {
+		c.deny("forge", "it removes or opens what others use", "")
+	}
 	if first(c.args) == "alias" && strings.Contains(text, "!") {
 		c.maybeText(strings.TrimLeft(c.args[len(c.args)-1], "!"))
 	}

@@ -243,6 +243,8 @@ func gitPush(c *invocation, o options, args []string) {
 		c.ask("git-push-force", "it rewrites a branch that others may have", "")
 	case o.short['f'] || slices.Contains(args, "--force"):
 		c.deny("git-push-force", "it overwrites what others have pushed", "git push --force-with-lease")
+	}
+	switch {
 	case o.has(0, "mirror", "prune"):
 		c.deny("git-push-delete", "it removes branches of the remote", "")
 	case o.has('d', "delete"):

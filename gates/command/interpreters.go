@@ -19,6 +19,7 @@ func interpreterRules(t table) {
 		"janet": "e", "fennel": "e", "gnuplot": "e", "m4": "", "gimp": "b", "rakudo": "e", "perl6": "e", "escript": "", "micropython": "c", "pwsh": "", "powershell": "", "js": "e", "csi": "e", "maxima": "", "ghci": ""} {
 		t[name] = func(c *invocation) { interpreter(c, flags) }
 	}
+	t["java"] = java
 	for _, name := range []string{"awk", "gawk", "mawk", "nawk"} {
 		t[name] = awk
 	}
@@ -106,6 +107,8 @@ func (c *invocation) scriptFile(file string) {
 		c.stdinScript()
 	case strings.HasPrefix(file, "http://") || strings.HasPrefix(file, "https://"):
 		c.deny("download-run", "it runs what it downloads", "download, read, then run")
+	case strings.HasPrefix(file, unknownText) && c.from >= fromNetwork:
+		c.deny("download-run", "the network says what it runs", "look at it first")
 	case hasUnknown(p):
 		c.ask("unknown-script", "which script runs cannot be told beforehand", "name it")
 	default:
@@ -114,6 +117,21 @@ func (c *invocation) scriptFile(file string) {
 		}
 		c.fromFetched(p)
 	}
+}
+
+// runsFetched judges a file that a program is told to run, when it comes from the network.
+func (c *invocation) runsFetched(file string) {
+	if file != "" && c.a.files[c.a.abs(file)].from == fromNetwork {
+		c.deny("download-run", "it runs what was just downloaded", "download, read, then run")
+	}
+}
+
+// java asks about programs that the same text has downloaded, as manuals have it, and not about others.
+func java(c *invocation) {
+	if i := slices.Index(c.args, "-jar"); i >= 0 && c.a.files[c.a.abs(first(c.args[i+1:]))].from == fromNetwork {
+		c.ask("download-run", "it runs what was just downloaded", "download, read, then run")
+	}
+	c.stranger()
 }
 
 // stdinScript judges an interpreter that reads what it runs.
@@ -275,6 +293,8 @@ var starts = sync.OnceValue(func() *regexp.Regexp {
 		`shutil\s*\.\s*rmtree|socket|urllib|httplib|http\.client|requests\s*\.|ftplib|smtplib|paramiko|child_process|execSync|spawnSync|execFile|rmSync|rmdirSync|unlinkSync|net\s*\.\s*(connect|createConnection|Socket)|` +
 		`https?\s*\.\s*(get|request)|fetch\s*\(|Process\s*\.\s*spawn|IO\s*\.\s*popen|Open3|Kernel\s*\.\s*(system|exec)|TCPSocket|Net::HTTP|open-uri|FileUtils\s*\.\s*rm|Remove-Item|Start-Process|Invoke-Expression|Invoke-WebRequest|Net\.WebClient|FromBase64String|iex\s|Sys\s*\.\s*(command|remove)|System\s*\.\s*cmd|os:cmd|run-program|syscmd|ProcessBuilder|sys\.process|fsockopen|proc_open|shell_exec|passthru|pcntl_exec|curl_exec|` +
 		`IO::Socket|LWP|io\s*\.\s*popen|os\.execute|do shell script|__import__|ctypes|getattr\s*\(\s*os|importlib|marshal\s*\.|b64decode|decode_base64|base64|codecs\s*\.\s*decode|fromhex|unhexlify|zlib\s*\.\s*decompress|eval\s*\(|exec\s*\(|compile\s*\()|` +
+		`\.(createServer|createConnection|createSocket)\s*\(|require\(["'](node:)?(https?|net|tls)["']\)\s*\.\s*(get|request|connect)|\btls\s*\.\s*connect|telnetlib|\b(httpx|aiohttp)\s*\.\s*\w|multiprocessing\s*\.\s*(Process|Pool)|` +
+		`open_connection|create_subprocess|start_server|ServerProxy|socketserver|HTTPServer|%x\s*[({[]|\bopen\s*\(?\s*(\$?\w+\s*,\s*)?["'](\s*\||-\||[^"'|]*\|\s*["'])|file_get_contents\s*\(\s*["']https?://|(^|[;{&|(]\s*)(system|exec)\s+[$@]|` +
 		`\bfork\s*(;|&&|\|\||$|\s(while|until|for|if|unless|or|and)\b)|\b(system|exec|fork|qx|spawn|unlink|rmtree)\s*[("'{\x60]|\x60[^\x60]+\x60|/dev/tcp/`)
 })
 
@@ -327,6 +347,9 @@ func editor(c *invocation) {
 	}
 	for i, arg := range c.args {
 		value := ""
+		if arg == "-S" && strings.Contains(c.name, "vi") {
+			c.runsFetched(first(c.args[i+1:]))
+		}
 		switch {
 		case strings.HasPrefix(arg, "+!") || strings.HasPrefix(arg, "+:!"):
 			value = arg

@@ -2,8 +2,11 @@ package command
 
 import (
 	"cmp"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // administers judges everyday work on users, modules and settings of a machine.
@@ -54,8 +57,11 @@ func scheduled(c *invocation) {
 		return
 	case d.known && c.name != "crontab":
 		c.a.isolated(func() data { return c.a.parse(d.text, data{}) })
-	case d.known:
+	case c.name == "crontab": // of what is known in part, that part
 		for line := range strings.Lines(d.text) {
+			if hasUnknown(line) {
+				continue
+			}
 			fields := strings.Fields(line)
 			if skip := 5; len(fields) > 1 && !strings.HasPrefix(fields[0], "#") {
 				if strings.HasPrefix(fields[0], "@") {
@@ -92,5 +98,34 @@ func (a *analyzer) runsLater(file string, d data) {
 		a.find(Deny, "download-run", file, "every shell runs what was downloaded there", "look at it first")
 	case d.known:
 		a.isolated(func() data { return a.parse(d.text, data{}) })
+	}
+}
+
+// startsShells reports whether a path is a file that shells run when they start.
+func startsShells(p, home string) bool {
+	return slices.Contains(startup, path.Base(p)) && settings(p, home) || slices.Contains([]string{"/etc/profile", "/etc/bash.bashrc", "/etc/bashrc"}, p) || below(p, "/etc/profile.d")
+}
+
+// loopback reports whether a host is this machine.
+func loopback(host string) bool {
+	return slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, host)
+}
+
+// steering are variables by which programs decide what they run, or what they load.
+var steering = []string{"PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "PYTHONPATH", "PERL5LIB", "RUBYLIB", "NODE_PATH", "CLASSPATH", "GCONV_PATH", "LUA_PATH", "CC", "CXX", "LD", "AR", "MAKE", "SHELL", "RUSTC_WRAPPER",
+	"BASH_ENV", "ENV", "PROMPT_COMMAND", "PERL5OPT", "PYTHONSTARTUP", "RUBYOPT", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS", "PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "LESSOPEN", "BROWSER"}
+
+// vacuum is what leaves seconds, bytes or one file of the journal.
+var vacuum = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`--vacuum-(time[= ](0\w*|\d+(us|ms|s|sec|seconds?))|size[= ](\d+[KkB]?|[01][Mm])|files[= ][01])( |$)`)
+})
+
+// history judges variables of the shell's history.
+func (a *analyzer) history(name string) {
+	if strings.HasPrefix(name, "HIST") {
+		value := a.value(name)
+		if value == "" || value == "0" || value == "/dev/null" || name == "HISTCONTROL" && value != "ignoredups" && value != "erasedups" && value != "ignoredups:erasedups" || name == "HISTIGNORE" {
+			a.find(Deny, "history", name+"="+value, "it switches the shell's history off", "")
+		}
 	}
 }

@@ -70,6 +70,8 @@ func chmod(c *invocation) {
 			c.deny("chmod-system", "it changes the modes of what is not the task's", "")
 		case open(mode) && recursive && w == atWorkspace:
 			c.deny("chmod-open", "it lets everybody write to the whole workspace", "give the mode that is needed to what needs it: chmod u+x FILE")
+		case open(mode) && recursive && w == inLocal:
+			c.deny("chmod-open", "it lets everybody write to what was added to the system", "give the mode that is needed to what needs it: chmod u+x FILE")
 		case open(mode):
 			c.ask("chmod-open", "everybody may write there afterwards", "chmod u+w")
 		case c.a.foreign(p):

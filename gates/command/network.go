@@ -105,13 +105,11 @@ func (c *invocation) deletes(addresses []string) {
 	}
 }
 
-// loopback reports whether a host is this machine.
-func loopback(host string) bool {
-	return slices.Contains([]string{"localhost", "127.0.0.1", "::1"}, host)
-}
-
 func (c *invocation) fetched(p string) {
 	c.a.writes(p, "download to")
+	if startsShells(c.a.abs(p), c.a.c.Home) {
+		c.a.runsLater(p, data{from: fromNetwork})
+	}
 	c.a.files[c.a.abs(p)] = data{from: fromNetwork}
 }
 
@@ -150,6 +148,9 @@ func (c *invocation) sendsWith(o options) {
 		if c.from == fromHost && partUnknown(arg) {
 			c.ask("exfiltration", "the address says who and where we are", "")
 		}
+	}
+	if v := o.long["-u"] + o.long["user"]; c.from == fromSecret && hasUnknown(v) {
+		c.ask("exfiltration", "a request carries a key to another machine", "see that it is the key's own service")
 	}
 	for _, v := range append(c.headers(), "cookie:"+o.long["-b"]+o.long["cookie"], "referer:"+o.long["-e"]+o.long["referer"], "user-agent:"+o.long["-A"]+o.long["user-agent"]) {
 		switch header, _, _ := strings.Cut(strings.ToLower(v), ":"); {
@@ -337,6 +338,9 @@ func remote(c *invocation) {
 		sshRule(c)
 	case "mail", "mailx", "s-nail", "sendmail", "mutt", "swaks":
 		c.uploads(c.in)
+		if slices.ContainsFunc(c.args, func(s string) bool { return secretPath(c.a.abs(s), c.a.c.Home) }) {
+			c.deny("exfiltration", "it sends credentials out", "")
+		}
 		c.ask("upload", "it sends mail", "")
 	case "ngrok", "cloudflared", "devtunnel", "frpc", "chisel", "sshuttle", "iodine", "ptunnel", "dnscat2", "telnetd":
 		c.deny("tunnel", "it opens this machine to the world", "")

@@ -49,12 +49,12 @@ func (c *invocation) output() data {
 		return in
 	}
 	switch {
-	case slices.Contains(networkTools, c.name):
+	case slices.Contains(networkTools, c.name), c.name == "openssl" && first(c.args) == "s_client":
 		return data{from: fromNetwork}
 	case slices.Contains(shells, c.name) && !c.in.known && (c.piped() || slices.Contains(c.args, "-i")): // whoever writes to it reads what they like
 		return data{from: fromSecret}
 	case slices.Contains(secretTools, c.name) && (c.name != "env" || len(c.args) == 0):
-		return data{from: fromSecret}
+		return data{from: max(in.from, fromSecret)}
 	case slices.Contains(hostTools, c.name) && (c.name != "id" || len(c.args) == 0), c.name == "uname" && anyOf(c.args, []string{"-a", "-n", "--all", "--nodename"}): // not a number of id -u
 		return data{from: fromHost}
 	case slices.Contains(decoders, c.name) && c.decoding():
@@ -75,6 +75,9 @@ func (c *invocation) echoed() source {
 
 // operands is what files that are named hold, for tools that read them instead of standard input.
 func (c *invocation) operands(in data) data {
+	if o := parseOptions(c.args); len(o.rest) == 1 && o.rest[0] == "/dev/null" {
+		return data{known: true}
+	}
 	if d := c.read(); d != (data{}) {
 		return d
 	}

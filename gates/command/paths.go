@@ -33,7 +33,7 @@ var local = []string{"/etc", "/media", "/mnt", "/opt", "/srv", "/usr/local", "/u
 	"/proc/sys/fs", "/proc/sys/net", "/proc/sys/vm", "/sys/class/backlight", "/sys/class/leds", "/dev/pts"}
 
 // guarded is what there says who may do what, what starts by itself, and what every program loads, by the beginnings of its paths.
-var guarded = []string{"/etc/anacron", "/etc/apparmor", "/etc/audit", "/etc/cron", "/etc/crypttab", "/etc/default/grub", "/etc/doas", "/etc/fstab", "/etc/group",
+var guarded = []string{"/etc/anacron", "/etc/apparmor", "/etc/audit", "/etc/cron", "/etc/crypttab", "/etc/dhcp/dhclient-e", "/etc/inetd", "/etc/kubernetes/manifests", "/etc/network/if-", "/etc/NetworkManager/dispatcher", "/etc/update-motd.d", "/etc/X11/Xsession", "/etc/xinetd", "/etc/default/grub", "/etc/doas", "/etc/fstab", "/etc/group",
 	"/etc/grub", "/etc/gshadow", "/etc/init", "/etc/kernel", "/etc/ld.so.preload", "/etc/login", "/etc/modprobe", "/etc/modules", "/etc/pam", "/etc/passwd", "/etc/polkit", "/etc/rc", "/etc/security", "/etc/selinux",
 	"/etc/shadow", "/etc/shells", "/etc/subgid", "/etc/subuid", "/etc/sudo", "/etc/systemd", "/etc/udev", "/etc/xdg/autostart", "/etc/zsh", "/proc/sys/fs/binfmt_misc", "/var/lib/docker", "/var/lib/dpkg", "/var/lib/kubelet",
 	"/var/lib/rpm", "/var/lib/systemd", "/var/spool/cron"}

@@ -52,6 +52,10 @@ func admin(c *invocation) {
 	case "history":
 		if parseOptions(c.args).has('c') || parseOptions(c.args).has('d') {
 			c.deny("history", "it clears the shell's history", "")
+		} else if o := parseOptions(c.args, "-w"); o.long["-w"] == "/dev/null" {
+			c.deny("history", "it throws the shell's history away", "")
+		} else if o.long["-w"] != "" {
+			c.a.writes(o.long["-w"], "history to")
 		}
 	case "unset", "set", "shopt", "ulimit":
 		setsVariables(c)
@@ -63,7 +67,9 @@ func admin(c *invocation) {
 			c.deny("log-wiping", "it removes logs", "")
 		}
 	case "journalctl":
-		if strings.Contains(text, "--vacuum") || strings.Contains(text, "--rotate") || strings.Contains(text, "--flush") {
+		if c.a.matches(vacuum(), text) {
+			c.deny("log-wiping", "it leaves next to nothing of the logs", "")
+		} else if strings.Contains(text, "--vacuum") || strings.Contains(text, "--rotate") || strings.Contains(text, "--flush") {
 			c.ask("log-wiping", "it removes or moves logs", "")
 		}
 	case "kill", "killall", "pkill", "skill", "fuser":
@@ -292,18 +298,16 @@ func publishRule(c *invocation) {
 	}
 }
 
-// history judges variables of the shell's history.
-func (a *analyzer) history(name string) {
-	if strings.HasPrefix(name, "HIST") {
-		value := a.value(name)
-		if value == "" || value == "0" || value == "/dev/null" || name == "HISTCONTROL" && value != "ignoredups" && value != "erasedups" && value != "ignoredups:erasedups" || name == "HISTIGNORE" {
-			a.find(Deny, "history", name+"="+value, "it switches the shell's history off", "")
+// dangerousVariable judges an assignment that makes other programs run something; from is the worst source of its value.
+func (a *analyzer) dangerousVariable(name, value string, from source) {
+	if from >= fromNetwork && slices.Contains(steering, name) {
+		for part := range strings.SplitSeq(value, ":") {
+			if part == unknownText { // with more to it, such as a version, it may be a known place
+				a.find(Deny, "remote-command", name+"="+value, "the network says what runs", "look at it first")
+				break
+			}
 		}
 	}
-}
-
-// dangerousVariable judges an assignment that makes other programs run something.
-func (a *analyzer) dangerousVariable(name, value string) {
 	if strings.HasPrefix(value, "() {") {
 		a.find(Ask, "preload", name+"="+value, "it makes a function of the shells that follow", "")
 	}

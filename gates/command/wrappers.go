@@ -88,7 +88,7 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 		}
 		if name, value, ok := strings.Cut(arg, "="); w.env && ok && name != "" && !strings.Contains(name, "/") {
 			env[name] = value
-			a.dangerousVariable(name, value)
+			a.dangerousVariable(name, value, c.from)
 			continue
 		}
 		break
