@@ -201,6 +201,9 @@ func (c *invocation) carries(what string) {
 // keysOnly reports whether the secrets among a command's words are keys for requests, by the names of their variables.
 func (c *invocation) keysOnly() bool {
 	for name := range strings.FieldsSeq(c.a.source) {
+		if !c.a.spend(nodeCost) {
+			return false
+		}
 		if name, ok := strings.CutPrefix(name, "$"); ok && secretName(name) {
 			if up := strings.ToUpper(name); strings.HasPrefix(up, "AWS_") || !strings.Contains(up, "TOKEN") && !strings.Contains(up, "API_KEY") && !strings.Contains(up, "APIKEY") {
 				return false
