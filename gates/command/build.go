@@ -33,9 +33,7 @@ func makeRule(c *invocation) {
 		c.ask("make-exec", "a part of the makefile stands on the command line", "write it into the makefile")
 	}
 	for _, name := range []string{"GNUmakefile", "makefile", "Makefile"} { // that the same text has written
-		if d := c.a.files[c.a.abs(path.Join(o.value("-C", "directory"), name))]; d.known {
-			c.recipes(d.text)
-		}
+		c.makefile(path.Join(o.value("-C", "directory"), name))
 	}
 	switch file := o.long["-f"] + o.long["file"] + o.long["makefile"]; {
 	case file == "-" || file == "/dev/stdin":
@@ -44,11 +42,16 @@ func makeRule(c *invocation) {
 		}
 		c.stdinMakefile()
 	case file != "":
-		if d, ok := c.a.files[c.a.abs(file)]; ok && d.known {
-			c.recipes(d.text)
-		} else if ok && d.from >= fromDecoder {
-			c.deny("download-run", "it runs a makefile that was just downloaded or decoded", "read it first")
-		}
+		c.makefile(file)
+	}
+}
+
+// makefile judges one that the same text has made.
+func (c *invocation) makefile(file string) {
+	if d, ok := c.a.files[c.a.abs(file)]; ok && d.known {
+		c.recipes(d.text)
+	} else if ok && d.from >= fromDecoder {
+		c.deny("download-run", "it runs a makefile that was just downloaded or decoded", "read it first")
 	}
 }
 

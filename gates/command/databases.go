@@ -25,7 +25,9 @@ var destroys = sync.OnceValue(func() *regexp.Regexp {
 })
 
 // changes finds what loses data unless it says of which rows.
-var changes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?is)\b(delete\s+from\s+\S|update\s+\S+\s+set\s)`) })
+var changes = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?is)\b(delete\s+([\w.*,\x60]+\s+){0,4}from\s+\S|update\s+\S+\s+set\s)`)
+})
 
 // rows are a condition, and one that every row meets.
 var (
@@ -104,6 +106,7 @@ func database(c *invocation) {
 		manages(c)
 	}
 	words := strings.Join(c.args, " ")
+	file := c.a.files[c.a.abs(parseOptions(c.args, "-f", "-d", "-h", "-U", "-p", "--file").value("-f", "file"))]
 	switch {
 	case c.name == "dropdb" || c.name == "dropuser" || c.name == "mysqladmin" && slices.Contains(c.args, "drop"), c.name == "pg_restore" && parseOptions(c.args).has('c', "clean"),
 		destroysData(c.name + " " + words):
@@ -112,10 +115,9 @@ func database(c *invocation) {
 		c.ask("database", "it replaces or stops a database", "")
 	case slices.Contains([]string{"redis-cli", "valkey-cli", "keydb-cli", "iredis"}, c.name) && c.a.matches(redisWords(), words):
 		c.ask("database", "it changes the server, or removes what cannot be told", "")
-	case c.in.from == fromNetwork:
+	case c.in.from == fromNetwork || file.from == fromNetwork:
 		c.ask("download-run", "it runs statements from the network", "download, read, then run")
 	}
-	file := c.a.files[c.a.abs(parseOptions(c.args, "-f", "-d", "-h", "-U", "-p", "--file").value("-f", "file"))]
 	for _, text := range []string{c.in.text, file.text, words} {
 		c.statements(text)
 	}
