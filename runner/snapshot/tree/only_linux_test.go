@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -23,9 +24,7 @@ func TestCompareOnly(t *testing.T) {
 		for range 60 {
 			act(r, s.layers[0])
 		}
-		time.Sleep(12 * time.Millisecond) // ctimes have the kernel's ticks
-		o := CompareOptions{Since: time.Now(), RootMode: 0o755}
-		time.Sleep(12 * time.Millisecond)
+		o := begun(t)
 		for range 1 + r.IntN(4) {
 			s.sandbox(func(m string) error {
 				for range 1 + r.IntN(25) {
@@ -117,9 +116,7 @@ func TestOnlyRenamed(t *testing.T) {
 	s := newStack(t)
 	ws := s.layers[0]
 	must(t, steps(write(ws+"/old", "x"), write(ws+"/there", "x")))
-	time.Sleep(12 * time.Millisecond)
-	o := CompareOptions{Since: time.Now(), RootMode: 0o755}
-	time.Sleep(12 * time.Millisecond)
+	o := begun(t)
 	s.sandbox(func(m string) error {
 		return steps(os.Rename(m+"/old", m+"/new"), write(m+"/old", "y"))
 	})
@@ -136,4 +133,20 @@ func TestOnlyRenamed(t *testing.T) {
 			t.Errorf("only %v: %v", only != nil, c.Found())
 		}
 	}
+}
+
+// begun are the options of a feature that begins now: what was written before has an earlier ctime, what is written from now
+// on a later one. The kernel takes ctimes from a clock of its own, which has to move on.
+func begun(t *testing.T) CompareOptions {
+	t.Helper()
+	clock := func() time.Time {
+		var now unix.Timespec
+		must(t, unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now))
+		return time.Unix(now.Unix())
+	}
+	o := CompareOptions{Since: time.Now(), RootMode: 0o755}
+	for !clock().After(o.Since) {
+		runtime.Gosched()
+	}
+	return o
 }
