@@ -11,6 +11,7 @@ import (
 func FuzzRedact(f *testing.F) {
 	for _, s := range []string{
 		"password=hunter2 hunter2x", "{\"token\": \"abc\\\"def\", \"x\": 1}", "-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----\nx",
+		"-----BEGIN PRIVATE KEY---\n----\nabc\n-----END PRIVATE KEY-----\nx",
 		"Authorization: Bearer abcdef\r\nCookie: a=b; c=d\n", "https://user:pa@ss@host/?sig=abcdefgh&x=1", "password: |\n  a\n\n  b\nnext: 1\n",
 		"A_PASSWORD=\"a\nb\" ghp_0123456789012345678901234567890123456789", "\"\\\"password\\\":\\\"a\\\\\\\"b\\\",\"", "secret='it'\\''s', x=1",
 	} {

@@ -67,7 +67,8 @@ func (p *piece) pem(i int) verdict {
 	for start > 0 && start > i-6 && p.b[start-1] == '-' {
 		start--
 	}
-	label := p.b[i:min(len(p.b), i+80)]
+	_, line := p.bounds(i)
+	label := p.b[i:min(line, i+80)]
 	if !bytes.HasPrefix(p.b[start:i], []byte("----")) || !bytes.HasPrefix(label, []byte("BEGIN ")) && !p.cut(label, "BEGIN ") {
 		return verdict{next: i + 1}
 	}
