@@ -150,13 +150,19 @@ func (f *field) string(start int, quote byte, slashes int) verdict {
 		return verdict{}
 	case !ended && start+n >= f.line-2 && f.p.partial && f.lastLine():
 		return v // it goes on
-	case !ended && start+context >= f.line && f.assigns() && !f.p.partial:
+	case !ended && !f.p.partial && f.assigns() && f.open(*e, start):
 		e.left = maxQuote // the quotation goes on in the next line
 		return v
 	case isMark(text) || !f.worth(text):
 		return verdict{}
 	}
 	return v
+}
+
+// open says that the quotation from start on does not end on its line.
+func (f *field) open(e ender, start int) bool {
+	_, ended := e.find(f.p.b[start:f.line])
+	return !ended
 }
 
 // lastLine says that the field's line is the one that goes on.

@@ -14,6 +14,7 @@ func FuzzRedact(f *testing.F) {
 		"-----BEGIN PRIVATE KEY---\n----\nabc\n-----END PRIVATE KEY-----\nx",
 		"Authorization: Bearer abcdef\r\nCookie: a=b; c=d\n", "https://user:pa@ss@host/?sig=abcdefgh&x=1", "password: |\n  a\n\n  b\nnext: 1\n",
 		"A_PASSWORD=\"a\nb\" ghp_0123456789012345678901234567890123456789", "\"\\\"password\\\":\\\"a\\\\\\\"b\\\",\"", "secret='it'\\''s', x=1",
+		"A_PASSWORD=\"" + strings.Repeat("_", 300) + "\nb\"",
 	} {
 		f.Add([]byte(s), "hunter2x", "unter2xyz", uint16(3), uint16(7))
 	}
