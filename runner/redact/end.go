@@ -208,10 +208,15 @@ func (e *ender) pem(b []byte) (n int, ended bool) {
 			return e.take(n, i)
 		}
 		label := b[n+i+len(pemEnd):]
-		if j := bytes.Index(label[:min(len(label), tail)], []byte("-----")); j >= 0 {
+		there := len(label) >= tail
+		label = label[:min(len(label), tail)]
+		if k := bytes.IndexByte(label, '\n'); k >= 0 {
+			label, there = label[:k], true
+		}
+		if j := bytes.Index(label, []byte("-----")); j >= 0 {
 			return n + i + len(pemEnd) + j + len("-----"), true
 		}
-		if len(label) < tail {
+		if !there {
 			e.left -= i
 			return n + i, false
 		}

@@ -42,6 +42,7 @@ func (s *shapes) run(b []byte) []byte {
 				return b
 			}
 			s.bol = s.bol && n == 0
+			s.seen = max(0, s.seen-n)
 			b = b[n:]
 			continue
 		}
@@ -50,9 +51,11 @@ func (s *shapes) run(b []byte) []byte {
 		line := bytes.LastIndexByte(piece[s.seen:], '\n')
 		switch {
 		case line >= 0:
-			b = b[s.scan(b[:s.seen+line+1], s.seen+line+1, false):]
+			b = b[s.lines(b[:s.seen+line+1]):]
 		case len(piece) == s.done+maxLine:
-			b = b[s.scan(piece, len(piece)-ahead, true):]
+			used := s.scan(piece, len(piece)-ahead, true)
+			s.seen = len(piece) - used
+			b = b[used:]
 		default:
 			s.seen = len(b)
 			return b
@@ -61,26 +64,39 @@ func (s *shapes) run(b []byte) []byte {
 	return b
 }
 
+// lines decides whole lines, up to a value that goes on behind them.
+func (s *shapes) lines(b []byte) (used int) {
+	for s.over == nil && used < len(b) {
+		used += s.scan(b[used:], len(b)-used, false)
+	}
+	return used
+}
+
 // flush writes what is decided of a line that goes on.
 func (s *shapes) flush() {
-	if s.over == nil && len(s.buf) > s.done {
-		rest := s.scan(s.buf, len(s.buf), true)
-		s.buf = append(s.buf[:0], s.buf[rest:]...)
+	for s.over == nil && len(s.buf) > s.done {
+		used := s.scan(s.buf, len(s.buf), true)
+		if used == 0 {
+			break
+		}
+		s.buf = append(s.buf[:0], s.buf[used:]...)
 	}
 }
 
 // close writes what is left, as if the line ended.
 func (s *shapes) close() {
+	if s.over == nil && len(s.buf) > s.done {
+		s.buf = s.buf[s.lines(s.buf):]
+	}
 	if s.over != nil && s.over.kind == endBlock { // what is left is between lines
 		s.to(s.buf)
-	} else if s.over == nil && len(s.buf) > s.done {
-		s.scan(s.buf, len(s.buf), false)
 	}
 	*s = shapes{to: s.to, buf: s.buf[:0], bol: true}
 }
 
 // scan writes b without the secrets that begin before limit, and returns how much of it is not needed any more. partial says
-// that the last line of b goes on.
+// that the last line of b goes on. It ends early after a value of several lines: what follows is decided without looking back,
+// as it is when it comes later.
 func (s *shapes) scan(b []byte, limit int, partial bool) (used int) {
 	p := piece{b: b, bol: s.bol, partial: partial}
 	set := triggers()
@@ -111,8 +127,12 @@ func (s *shapes) scan(b []byte, limit int, partial bool) (used int) {
 			s.to(b[written:v.start])
 		}
 		s.to(v.mark)
-		if written = max(written, stop); goesOn {
+		switch written = max(written, stop); {
+		case goesOn:
 			over = v.end
+		case v.end.lines():
+			s.seen, s.done, s.bol = 0, 0, false
+			return written
 		}
 	}
 	s.seen = 0
