@@ -45,6 +45,7 @@ type analyzer struct {
 	running     int               // commands within commands
 	parser      *syntax.Parser
 	budget      int               // what the analysis may still cost
+	bytes       int               // of files that were opened
 	subs        int               // process substitutions
 	source      string            // the simple command that is being judged, as it was written
 	substituted bool              // its words hold a command substitution
@@ -55,6 +56,7 @@ type analyzer struct {
 	links       map[string]string // where symbolic links lead
 	doubts      int               // what is being judged may be no command at all
 	feeding     data              // what the command reads whose words are being expanded
+	standing    *data             // what the shell itself reads since exec has redirected it; nil: what it is given
 	fetched     []string          // directories whose content comes from the network
 	line        uint
 	absent      map[string]bool // variables that count as not set
@@ -87,7 +89,9 @@ func newAnalyzer(c Config) *analyzer {
 func (a *analyzer) stmts(list []*syntax.Stmt, in data) data {
 	out := data{known: true}
 	for _, s := range list {
-		out = join(out, a.stmt(s, in))
+		var o data
+		o, in = a.inTurn(s, in)
+		out = join(out, o)
 	}
 	return out
 }
@@ -124,7 +128,12 @@ func (a *analyzer) beside(f func() data) data {
 
 func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 	a.feeding = in
+	before := in
 	in, outs := a.redirects(s, in)
+	if replacing(s) {
+		a.replaced(before, in, outs)
+		return data{known: true}
+	}
 	if s.Cmd == nil {
 		for _, target := range outs {
 			a.emptied(target)
@@ -361,6 +370,9 @@ func (a *analyzer) redirects(s *syntax.Stmt, in data) (data, []string) {
 // reads notes what stands behind a descriptor now: standard input, or another.
 func (a *analyzer) reads(r *syntax.Redirect, in *data, d data, from source) {
 	d.from = from
+	if d == (data{}) { // that there is something is known
+		d.text = unknownText
+	}
 	if r.N != nil && r.N.Value != "0" {
 		a.files["/dev/fd/"+r.N.Value] = d
 		return
@@ -377,10 +389,8 @@ func (a *analyzer) read(target string) data {
 	if secretPath(p, a.c.Home) {
 		return data{from: fromSecret}
 	}
-	if a.c.Open != nil && !hasUnknown(p) {
-		if text, err := a.c.Open(p, a.c.MaxBytes+1); err == nil && len(text) <= a.c.MaxBytes && a.spend(len(text)/textPerCost) {
-			return literal(string(text))
-		}
+	if text, long, ok := a.opened(p); ok && !long {
+		return literal(text)
 	}
 	return data{text: unknownText}
 }

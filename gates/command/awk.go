@@ -16,6 +16,9 @@ func awk(c *invocation) {
 		return
 	}
 	c.runsFetched(file)
+	if file != "" {
+		c.commandsOf(c.a.read(file).text)
+	}
 	if o.value("-l", "load") != "" {
 		c.ask("preload", "it loads machine code", "")
 	}

@@ -28,17 +28,28 @@ func (a *analyzer) chain(c *syntax.BinaryCmd, in data) data {
 		parts = append(parts, and.Y)
 		first = and.X
 	}
-	out := a.stmt(first, in)
+	out, in := a.inTurn(first, in)
 	known := true
 	a.maybe(func() data {
 		for _, s := range slices.Backward(parts) {
-			out = join(out, a.stmt(s, in))
+			var o data
+			o, in = a.inTurn(s, in)
+			out = join(out, o)
 		}
 		known = out.known
 		return out
 	})
 	out.known = known
 	return out
+}
+
+// inTurn judges a statement, and says what those behind it read.
+func (a *analyzer) inTurn(s *syntax.Stmt, in data) (out, next data) {
+	standing := a.standing
+	if out = a.stmt(s, in); a.standing != standing {
+		in = *a.standing
+	}
+	return out, in
 }
 
 // leaves reports whether a statement ends the script, the function or the loop that it stands in.

@@ -32,6 +32,30 @@ func evalRule(c *invocation) {
 	}
 }
 
+// replacing reports whether a statement is an exec that only redirects what the shell itself reads and writes.
+func replacing(s *syntax.Stmt) bool {
+	call, ok := s.Cmd.(*syntax.CallExpr)
+	if !ok || len(call.Args) == 0 || len(s.Redirs) == 0 || s.Background {
+		return false
+	}
+	for _, w := range call.Args[:len(call.Args)-1] {
+		if !slices.Contains([]string{"command", "builtin"}, w.Lit()) {
+			return false
+		}
+	}
+	return call.Args[len(call.Args)-1].Lit() == "exec"
+}
+
+// replaced notes what the shell itself reads from now on. What it writes goes to files of which nobody can tell what they hold.
+func (a *analyzer) replaced(before, in data, outs []string) {
+	if in != before {
+		a.standing = &in
+	}
+	for _, target := range outs {
+		a.wrote(target, data{text: unknownText})
+	}
+}
+
 // zshNetwork judges zsh's own way to a socket.
 func zshNetwork(c *invocation) {
 	if c.name == "ztcp" || slices.ContainsFunc(c.args, func(s string) bool { return strings.HasPrefix(s, "zsh/net/") }) {

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"fmt"
 	"maps"
 	"path"
 	"slices"
@@ -288,26 +287,6 @@ func (a *analyzer) script(c *invocation, d data, shell bool) {
 	default:
 		c.ask("unknown-script", "what the script says cannot be told beforehand", "write it first, then run it")
 	}
-}
-
-// openScript judges a script that the configuration can read, as shell text when a shell runs it. What is no shell text is
-// none of ours.
-func (a *analyzer) openScript(c *invocation, file string, shell bool) {
-	if a.c.Open == nil || hasUnknown(file) || slices.Contains(a.calling, "script "+file) {
-		return
-	}
-	text, err := a.c.Open(file, a.c.MaxBytes+1)
-	if err != nil || !shell && !shellScript(text) {
-		return
-	}
-	if len(text) > a.c.MaxBytes { // a generated one, such as configure
-		c.ask("long-script", fmt.Sprintf("more than %d bytes of a script are not judged", a.c.MaxBytes), "")
-		return
-	}
-	a.budget += len(text) * byteCost
-	a.calling = append(a.calling, "script "+file)
-	defer func() { a.calling = a.calling[:len(a.calling)-1] }()
-	a.isolated(func() data { return a.parse(string(text), data{}) })
 }
 
 // shellScript reports whether a file that is executed is run by a shell: shells also run text without a #! line.

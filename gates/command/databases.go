@@ -77,7 +77,7 @@ var (
 	sqlComment = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)/\*(?:[^!].*?)??\*/|(^|\s)--\s[^\n]*`) })
 	// shellFromSQL are the ways of databases and their clients to a shell.
 	shellFromSQL = sync.OnceValue(func() *regexp.Regexp {
-		return regexp.MustCompile(`(?im)\\!|\bxp_cmdshell\b|\bcopy\b[^;]*\b(from|to)\s+program\b|^\s*\\(o|g|w)\s*\||^\s*\.(shell|system)\b|^\s*system\s+\w|\bload_extension\s*\(|\bsys_(exec|eval)\s*\(|\bsystem\.exec\b`)
+		return regexp.MustCompile(`(?im)\\!|\bxp_cmdshell\b|\bcopy\b[^;]*\b(from|to)\s+program\b|^\s*\\(o|g|w)\s*\||^\s*\.(shell|system)\b|^\s*\.(read|import|once|output|excel)\s+["']?\||^\s*system\s+\w|\bload_extension\s*\(|\bsys_(exec|eval)\s*\(|\bsystem\.exec\b`)
 	})
 	// filesFromSQL are their ways to the server's files and users.
 	filesFromSQL = sync.OnceValue(func() *regexp.Regexp {
@@ -106,7 +106,7 @@ func database(c *invocation) {
 		manages(c)
 	}
 	words := strings.Join(c.args, " ")
-	file := c.a.files[c.a.abs(parseOptions(c.args, "-f", "-d", "-h", "-U", "-p", "--file").value("-f", "file"))]
+	named := c.statementFiles()
 	switch {
 	case c.name == "dropdb" || c.name == "dropuser" || c.name == "mysqladmin" && slices.Contains(c.args, "drop"), c.name == "pg_restore" && parseOptions(c.args).has('c', "clean"),
 		destroysData(c.name + " " + words):
@@ -115,11 +115,14 @@ func database(c *invocation) {
 		c.ask("database", "it replaces or stops a database", "")
 	case slices.Contains([]string{"redis-cli", "valkey-cli", "keydb-cli", "iredis"}, c.name) && c.a.matches(redisWords(), words):
 		c.ask("database", "it changes the server, or removes what cannot be told", "")
-	case c.in.from == fromNetwork || file.from == fromNetwork:
+	case c.in.from == fromNetwork || slices.ContainsFunc(named, func(p string) bool { return c.a.files[c.a.abs(p)].from == fromNetwork }):
 		c.ask("download-run", "it runs statements from the network", "download, read, then run")
 	}
-	for _, text := range []string{c.in.text, file.text, words} {
+	for _, text := range []string{c.in.text, words} {
 		c.statements(text)
+	}
+	for _, p := range named {
+		c.statementFile(p)
 	}
 	for _, text := range c.args { // what stands behind a statement is no part of it
 		if strings.ContainsAny(text, " \t\n") && text != words {
@@ -127,6 +130,54 @@ func database(c *invocation) {
 		}
 	}
 }
+
+// statementOptions are the options whose value is a file of statements, of clients that have others than -f and --file. No file: it
+// takes none, or -f is something else.
+var statementOptions = map[string][]string{
+	"sqlite3": {"-init"}, "duckdb": {"-init", "-f"}, "sqlcmd": {"-i"}, "mysql": nil, "mariadb": nil, "mycli": nil, "clickhouse-client": {"--queries-file"}, "redis-cli": {"--eval"}, "valkey-cli": {"--eval"},
+	"mongo": {"-f", "--file"}, "mongosh": {"-f", "--file"}, "pg_restore": nil, "isql": {"-i"}, "trino": {"-f", "--file"}, "bq": nil, "influx": {"-f", "--file"}, "hive": {"-f", "-i"}, "beeline": {"-f", "-i"},
+}
+
+// statementFiles are the files of statements that a client's command line names.
+func (c *invocation) statementFiles() (files []string) {
+	options, own := statementOptions[c.name]
+	if !own {
+		options = []string{"-f", "--file"}
+	}
+	for i, arg := range c.args {
+		for _, option := range options {
+			value, joined := strings.CutPrefix(arg, option)
+			switch {
+			case arg == option && i+1 < len(c.args):
+				files = append(files, c.args[i+1])
+			case joined && value != "" && (option[1] != '-' && len(option) == 2 || value[0] == '='):
+				files = append(files, strings.TrimPrefix(value, "="))
+			}
+		}
+		switch {
+		case slices.Contains([]string{"sqlplus", "sqlcl"}, c.name) && len(arg) > 1 && arg[0] == '@':
+			files = append(files, strings.TrimLeft(arg, "@"))
+		case strings.HasPrefix(c.name, "mongo") && strings.HasSuffix(arg, ".js"):
+			files = append(files, arg)
+		}
+	}
+	return files
+}
+
+// statementFile judges the statements of a file, and of those that it reads in.
+func (c *invocation) statementFile(file string) {
+	p := c.a.abs(file)
+	if name := "statements " + p; !slices.Contains(c.a.calling, name) && len(c.a.calling) < maxDepth {
+		c.a.calling = append(c.a.calling, name)
+		c.statements(c.a.read(p).text)
+		c.a.calling = c.a.calling[:len(c.a.calling)-1]
+	}
+}
+
+// readsFile finds where a client's own command reads a file of statements in.
+var readsFile = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?im)(?:^(?:-[ce])?|;)\s*(?:(?:\\(?:ir?|include(?:_relative)?|\.)|source|\.read)\s+|@@?)["']?([^\s"';|]+)`)
+})
 
 // statements judges statements, and a client's own commands.
 func (c *invocation) statements(text string) {
@@ -142,8 +193,21 @@ func (c *invocation) statements(text string) {
 	case c.a.matches(filesFromSQL(), text):
 		c.ask("database", "the statement reaches the server's files or its users", "")
 	}
+	if strings.ContainsAny(text, `\.@`) || strings.Contains(strings.ToLower(text), "source") {
+		c.includes(text)
+	}
 	if _, command, ok := strings.Cut(text, " "); ok && c.name == "sqlite3" && (strings.HasPrefix(text, ".shell ") || strings.HasPrefix(text, ".system ")) {
 		c.a.inShell(c, command)
+	}
+}
+
+// includes judges the files that a text reads in.
+func (c *invocation) includes(text string) {
+	if !c.a.spend(1 + len(text)/2) {
+		return
+	}
+	for _, m := range readsFile().FindAllStringSubmatch(text, maxItems) {
+		c.statementFile(m[1])
 	}
 }
 

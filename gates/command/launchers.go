@@ -164,7 +164,56 @@ func debugger(c *invocation) {
 	if i := slices.Index(c.args, "--args"); i >= 0 && i+1 < len(c.args) {
 		c.a.run(c.args[i+1:], c.in, c.env, c.from)
 	}
+	for i, arg := range c.args {
+		if arg == "" || arg[0] != '-' {
+			continue
+		}
+		name, value, joined := strings.Cut(strings.TrimLeft(arg, "-"), "=")
+		if !joined {
+			value = first(c.args[i+1:])
+		}
+		switch name {
+		case "x", "ix", "command", "init-command":
+			c.debuggerFile(value)
+		case "ex", "iex", "eval-command", "init-eval-command":
+			c.debuggerCommands(value)
+		}
+	}
+	if c.in.from == fromNetwork {
+		c.deny("download-run", "it runs what comes from the network", "download, read, then run")
+	}
+	c.debuggerCommands(c.in.text)
 	editor(c)
+}
+
+// debuggerFile judges a file of gdb's commands.
+func (c *invocation) debuggerFile(file string) {
+	c.runsFetched(file)
+	p := c.a.abs(file)
+	if name := "commands " + p; !slices.Contains(c.a.calling, name) && len(c.a.calling) < maxDepth {
+		c.a.calling = append(c.a.calling, name)
+		c.debuggerCommands(c.a.read(p).text)
+		c.a.calling = c.a.calling[:len(c.a.calling)-1]
+	}
+}
+
+// debuggerCommands judges commands of gdb that run something, or read more of them.
+func (c *invocation) debuggerCommands(text string) {
+	if !c.a.spend(1 + len(text)/textPerCost) {
+		return
+	}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		word, rest, _ := strings.Cut(line, " ")
+		switch {
+		case strings.HasPrefix(line, "!"):
+			c.a.inShell(c, line[1:])
+		case word == "shell" || word == "she" || word == "make":
+			c.a.inShell(c, rest)
+		case word == "source":
+			c.debuggerFile(strings.TrimPrefix(strings.TrimSpace(rest), "-v "))
+		}
+	}
 }
 
 // daemon judges start-stop-daemon --exec PROGRAM -- WORDS.

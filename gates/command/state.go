@@ -95,8 +95,9 @@ func (a *analyzer) matches(pattern *regexp.Regexp, text string) bool {
 
 // isolated runs f as in a subshell: what it sets is gone afterwards, what it writes to files stays.
 func (a *analyzer) isolated(f func() data) data {
-	m := a.mark()
+	m, standing := a.mark(), a.standing
 	out := f()
+	a.standing = standing
 	a.vars.rollback(m.vars)
 	a.funcs.rollback(m.funcs)
 	a.aliases.rollback(m.aliases)
@@ -106,8 +107,11 @@ func (a *analyzer) isolated(f func() data) data {
 
 // maybe runs f as what may run or not: what it sets is not known afterwards, nor whether there is any output.
 func (a *analyzer) maybe(f func() data) data {
-	m := a.mark()
+	m, standing := a.mark(), a.standing
 	out := f()
+	if a.standing != standing {
+		a.standing = &data{text: unknownText, from: a.standing.from}
+	}
 	for _, c := range a.vars.since(m.vars) {
 		now := a.vars.at(c.name)
 		if a.spend(nodeCost) && (!c.had || now.String() != c.old.String()) {

@@ -303,7 +303,11 @@ func (c *invocation) spread(argv []string, replace string, tokens data) {
 	if from == fromNetwork && !slices.Contains(shells, path.Base(argv[0])) {
 		from = fromNowhere
 	}
-	if from == fromSecret { // file names and contents are arguments, not words of the command
+	if from == fromSecret && (slices.Contains(networkTools, path.Base(argv[0])) || path.Base(argv[0]) == "ping") { // it carries out what was read
+		substituted := c.a.substituted
+		c.a.substituted = true
+		defer func() { c.a.substituted = substituted }()
+	} else if from == fromSecret { // file names and contents are arguments, not words of the command
 		from = fromNowhere
 	}
 	if replace == "" {
