@@ -456,6 +456,7 @@ func FuzzAnalyze(f *testing.F) {
 		f.Add(l)
 	}
 	f.Add(strings.Repeat("\xb6", 900) + ` r m-/"rM`) // long, and no UTF-8
+	f.Add("git -c alias.")
 	f.Fuzz(func(t *testing.T, line string) {
 		r := Analyze(line, Config{})
 		if r.Verdict.rank() < 0 || r.Verdict != Allow && len(r.Findings) == 0 {

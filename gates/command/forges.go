@@ -16,7 +16,7 @@ func (c *invocation) gitSetting(setting string) {
 // gitAlias keeps an alias that is git's own words.
 func (c *invocation) gitAlias(setting string) {
 	key, value, _ := strings.Cut(setting, "=")
-	if name, ok := strings.CutPrefix(strings.ToLower(key), "alias."); ok && !strings.HasPrefix(value, "!") && strings.Fields(value) != nil && strings.Fields(value)[0] != name {
+	if name, ok := strings.CutPrefix(strings.ToLower(key), "alias."); ok && !strings.HasPrefix(value, "!") && first(strings.Fields(value)) != name {
 		c.a.aliases.set("git "+name, value)
 	}
 }
