@@ -163,18 +163,55 @@ func TestHostIDs(t *testing.T) {
 
 func TestRequire(t *testing.T) {
 	f := Features{{Control: ControlUserNS, Support: Available}, {Control: ControlCgroups, Support: Unsupported, Detail: "why", Remedy: "how"}}
-	missing, err := f.Require([]Control{ControlUserNS, ControlCgroups}, []Control{ControlCgroups})
+	missing, err := f.Require([]Control{ControlUserNS, ControlCgroups}, []Control{ControlCgroups}, nil)
 	if err != nil || len(missing) != 1 || missing[0] != ControlCgroups {
 		t.Errorf("waived: %v, %v", missing, err)
 	}
-	_, err = f.Require([]Control{ControlUserNS, ControlCgroups}, nil)
+	_, err = f.Require([]Control{ControlUserNS, ControlCgroups}, nil, nil)
 	var u *UnsupportedError
 	if !errors.As(err, &u) || !errors.Is(err, ErrUnsupported) || u.Control != ControlCgroups || u.Remedy != "how" {
 		t.Errorf("required: %v", err)
 	}
 	// What was not probed is not enforced.
-	if _, err := f.Require([]Control{ControlSeccomp}, nil); !errors.Is(err, ErrUnsupported) {
+	if _, err := f.Require([]Control{ControlSeccomp}, nil, nil); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("unknown: %v", err)
+	}
+}
+
+// TestShortage: the remedy of all that is missing has the command that works.
+func TestShortage(t *testing.T) {
+	const scope = "systemd-run --scope"
+	cgroups := &UnsupportedError{Control: ControlCgroups, Reason: "denied", Remedy: "be root"}
+	scoped := &UnsupportedError{Control: ControlCgroups, Reason: "denied", Remedy: "be root", Scope: scope}
+	disk := &UnsupportedError{Control: ControlDiskQuota, Reason: "no loop"}
+	userns := &UnsupportedError{Control: ControlUserNS, Reason: "EPERM", Remedy: "sysctl"}
+	all := Controls()
+	for name, c := range map[string]struct {
+		missing         []*UnsupportedError
+		waived, allowed []Control
+		cause, remedy   string
+	}{
+		"one that nothing goes without": {[]*UnsupportedError{userns}, nil, all, "cannot enforce userns: EPERM", "sysctl"},
+		"one": {[]*UnsupportedError{cgroups}, nil, all, "cannot enforce cgroups: denied",
+			"to run without cgroups, which is weaker: caisson run --allow-weaker cgroups …; to have cgroups: be root"},
+		"two": {[]*UnsupportedError{disk, cgroups, cgroups}, nil, all, "cannot enforce cgroups: denied; cannot enforce disk_quota: no loop",
+			"to run without cgroups and disk_quota, which is weaker: caisson run --allow-weaker cgroups,disk_quota …; to have cgroups: be root"},
+		"one besides what is waived": {[]*UnsupportedError{disk}, []Control{ControlCgroups}, all, "cannot enforce disk_quota: no loop",
+			"to run without disk_quota, which is weaker: caisson run --allow-weaker cgroups,disk_quota …"},
+		"a scope": {[]*UnsupportedError{scoped, disk}, nil, all, "cannot enforce cgroups: denied; cannot enforce disk_quota: no loop",
+			"to run without cgroups and disk_quota, which is weaker: caisson run --allow-weaker cgroups,disk_quota …; to have cgroups: be root; " +
+				"to have cgroups: systemd-run --scope caisson run --allow-weaker disk_quota …"},
+		"a scope is enough": {[]*UnsupportedError{scoped}, nil, nil, "cannot enforce cgroups: denied",
+			"to have cgroups: be root; to have cgroups: systemd-run --scope caisson run …"},
+		"not to be waived": {[]*UnsupportedError{cgroups, disk}, nil, nil, "cannot enforce cgroups: denied; cannot enforce disk_quota: no loop",
+			"to have cgroups: be root"},
+		"first the others": {[]*UnsupportedError{cgroups, userns}, nil, all, "cannot enforce userns: EPERM; cannot enforce cgroups: denied",
+			"to have userns: sysctl; to have cgroups: be root; then, to run without cgroups, which is weaker: caisson run --allow-weaker cgroups …"},
+	} {
+		e := Shortage(c.missing, c.waived, c.allowed)
+		if e.Error() != c.cause || e.Remedy() != c.remedy || !errors.Is(e, ErrUnsupported) {
+			t.Errorf("%s: %v\n%s", name, e, e.Remedy())
+		}
 	}
 }
 

@@ -65,7 +65,8 @@ var ErrUnsupported = errors.New("control not available")
 type UnsupportedError struct {
 	Control Control
 	Reason  string // what the kernel or the host answered
-	Remedy  string // what the user can do; a command where there is one
+	Remedy  string // what the user can do to have it; a command where there is one
+	Scope   string // a command that gives it to the caisson that is written after it; "" where there is none
 }
 
 func (e *UnsupportedError) Error() string {
@@ -98,6 +99,7 @@ type Feature struct {
 	Support Support `json:"support"`
 	Detail  string  `json:"detail,omitempty"` // the mechanism, or the reason why not
 	Remedy  string  `json:"remedy,omitempty"`
+	Scope   string  `json:"-"` // as UnsupportedError has it
 }
 
 // Features is a probe's whole table.
@@ -113,18 +115,29 @@ func (f Features) Get(c Control) Feature {
 	return Feature{Control: c, Support: Unknown, Detail: "not probed"}
 }
 
-// Require returns an *UnsupportedError for the first control of want that is not available and is
-// not in weaker, and the list of those that are missing but were waived.
-func (f Features) Require(want, weaker []Control) (missing []Control, err error) {
+// Require returns a *ShortageError of every control of want that is not available and is not in weaker, and the list of
+// those that are missing but were waived. Allowed is what may be waived. What could not be asked is named only where nothing
+// is known to be missing, which may be why.
+func (f Features) Require(want, weaker, allowed []Control) (missing []Control, err error) {
+	lacking := map[Support][]*UnsupportedError{}
 	for _, c := range want {
 		x := f.Get(c)
-		if x.Support == Available {
-			continue
+		switch {
+		case x.Support == Available:
+		case slices.Contains(weaker, c):
+			missing = append(missing, c)
+		default:
+			lacking[x.Support] = append(lacking[x.Support], x.lacking())
 		}
-		if !slices.Contains(weaker, c) {
-			return nil, &UnsupportedError{Control: c, Reason: x.Detail, Remedy: x.Remedy}
+	}
+	for _, s := range []Support{Unsupported, Unknown} {
+		if len(lacking[s]) > 0 {
+			return nil, Shortage(lacking[s], weaker, allowed)
 		}
-		missing = append(missing, c)
 	}
 	return missing, nil
+}
+
+func (f *Feature) lacking() *UnsupportedError {
+	return &UnsupportedError{Control: f.Control, Reason: f.Detail, Remedy: f.Remedy, Scope: f.Scope}
 }

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,8 @@ var ErrUnavailable = errors.New("cgroups cannot be used")
 // UnavailableError says why no group can be made here.
 type UnavailableError struct {
 	Reason string
-	Remedy string // what the user can do, with commands
+	Remedy string // what the user can do to have them, with commands
+	Scope  string // a command that gives a group to what is written after it; "" where there is none
 }
 
 func (e *UnavailableError) Error() string { return ErrUnavailable.Error() + ": " + e.Reason }
@@ -44,23 +46,13 @@ func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailab
 func Probe() (*Cgroups, error) { return probe() }
 
 const (
-	remedyWeaker = "to run with rlimits only, which is weaker, add --allow-weaker cgroups"
-	remedyScope  = "to have the limits, run it in a delegated scope: systemd-run --user --scope -p Delegate=yes caisson run …"
-	remedyRoot   = "to have the limits, run it as root, or where the cgroup filesystem is writable"
+	remedyRoot = "run it as root, or where the cgroup filesystem is writable"
+	userScope  = "systemd-run --user --scope -p Delegate=yes"
 )
 
-// unavailable makes the error whose remedy prints the commands that work. Scope says that systemd can delegate here.
-func unavailable(reason string, scope bool, more ...string) *UnavailableError {
-	remedies := []string{remedyWeaker}
-	switch {
-	case len(more) > 0:
-		remedies = append(remedies, more...)
-	case scope:
-		remedies = append(remedies, remedyScope)
-	default:
-		remedies = append(remedies, remedyRoot)
-	}
-	return &UnavailableError{Reason: reason, Remedy: strings.Join(remedies, "; ")}
+// unavailable makes the error; without a remedy of its own it has the one that always helps.
+func unavailable(reason, remedy string) *UnavailableError {
+	return &UnavailableError{Reason: reason, Remedy: cmp.Or(remedy, remedyRoot)}
 }
 
 // parentName is the directory, shared by every caisson process of the host, that holds the features' groups.

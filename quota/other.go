@@ -10,7 +10,7 @@ import (
 )
 
 func probe() (*Cgroups, error) {
-	return nil, unavailable("cgroups are a feature of Linux, and this is "+runtime.GOOS, false, "run it on Linux")
+	return nil, unavailable("cgroups are a feature of Linux, and this is "+runtime.GOOS, "run it on Linux")
 }
 
 // Without a Cgroups nothing below is reached.

@@ -20,7 +20,7 @@ const mountRoot = "/sys/fs/cgroup"
 func probe() (*Cgroups, error) {
 	own, ownV2, err := cgroups.ParseCgroupFileUnified("/proc/self/cgroup")
 	if err != nil {
-		return nil, unavailable("own cgroup unknown: "+err.Error(), false)
+		return nil, unavailable("own cgroup unknown: "+err.Error(), "")
 	}
 	switch cgroups.Mode() {
 	case cgroups.Unified:
@@ -34,7 +34,7 @@ func probe() (*Cgroups, error) {
 	case cgroups.Legacy:
 		return probeV1(mountRoot, own, ModeV1)
 	default:
-		return nil, unavailable("no cgroup filesystem is mounted at "+mountRoot, false)
+		return nil, unavailable("no cgroup filesystem is mounted at "+mountRoot, "")
 	}
 }
 
@@ -49,7 +49,7 @@ func probeV1(root string, own map[string]string, mode Mode) (*Cgroups, error) {
 			if name == "cpuacct" {
 				continue // then CPU time is unknown; nothing else needs it
 			}
-			return nil, unavailable(fmt.Sprintf("no hierarchy with the controller %s: %v", name, err), false)
+			return nil, unavailable(fmt.Sprintf("no hierarchy with the controller %s: %v", name, err), "")
 		}
 		if i, ok := devices[device]; ok {
 			trees[i].controllers = append(trees[i].controllers, name)
@@ -57,7 +57,7 @@ func probeV1(root string, own map[string]string, mode Mode) (*Cgroups, error) {
 		}
 		below, err := baseV1(top, own[name])
 		if err != nil {
-			return nil, unavailable(fmt.Sprintf("no group of the controller %s is ours to use: %v", name, err), false)
+			return nil, unavailable(fmt.Sprintf("no group of the controller %s is ours to use: %v", name, err), "")
 		}
 		devices[device] = len(trees)
 		trees = append(trees, tree{base: top + below, below: below, controllers: []string{name}})
@@ -136,8 +136,11 @@ func probeV2(top, own string) (*Cgroups, error) {
 		}
 		reasons = append(reasons, err.Error())
 	}
-	_, err := os.Stat("/run/systemd/system") // the documented test for systemd
-	return nil, unavailable("no group is ours to use: "+strings.Join(reasons, "; "), err == nil)
+	none := unavailable("no group is ours to use: "+strings.Join(reasons, "; "), "")
+	if _, err := os.Stat("/run/systemd/system"); err == nil { // the documented test for systemd
+		none.Scope = userScope
+	}
+	return nil, none
 }
 
 // enable makes a node of version 2 give its controllers to its children.
@@ -179,7 +182,7 @@ func vacate(base string, enable func() error) error {
 		}
 		if foreign := foreignTo(base, pids); len(foreign) > 0 {
 			return unavailable(fmt.Sprintf("%s is also the group of processes %v, and a group with processes cannot limit children", base, foreign),
-				false, fmt.Sprintf("to have the limits, move them first: mkdir %[1]s/init && for p in $(cat %[1]s/cgroup.procs); do echo $p >%[1]s/init/cgroup.procs; done", base))
+				fmt.Sprintf("move them first: mkdir %[1]s/init && for p in $(cat %[1]s/cgroup.procs); do echo $p >%[1]s/init/cgroup.procs; done", base))
 		}
 		leaf := base + "/" + supervisorName
 		if merr := os.Mkdir(leaf, 0o755); merr != nil && !errors.Is(merr, fs.ErrExist) {

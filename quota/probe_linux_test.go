@@ -61,7 +61,7 @@ func TestProbeUnprivileged(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for _, want := range []string{"unavailable: ", "--allow-weaker cgroups", "permission denied"} {
+	for _, want := range []string{"unavailable: ", "remedy: run it as root", "permission denied"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the refusal lacks %q:\n%s", want, out)
 		}

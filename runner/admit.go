@@ -45,8 +45,8 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	}
 	t := &task{session: &session{s: s}, owner: true, req: r, ready: make(chan struct{}), came: make(chan struct{}),
 		over: make(chan struct{}), ended: make(chan struct{})}
-	if err := typed(s.enforceable(ctx, r, t), "admitting the task"); err != nil {
-		return nil, err
+	if err := s.enforceable(ctx, r, t); err != nil {
+		return nil, typed(s.shortage(ctx, r.Profile, err), "admitting the task")
 	}
 	var err error
 	if r.Workspace, err = filepath.Abs(r.Workspace); err != nil {
@@ -64,7 +64,7 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	if t.profile, err = s.keptProfile(r.Profile); err != nil {
 		return nil, typed(err, "recording the profile")
 	}
-	return t, typed(s.find(ctx, t), "admitting the task")
+	return t, typed(s.shortage(ctx, r.Profile, s.find(ctx, t)), "admitting the task")
 }
 
 // check looks at the request alone.
@@ -154,7 +154,7 @@ func (s *Supervisor) enforceable(ctx context.Context, r *Request, t *task) error
 		}
 		if uid, gid := t.user(&r.Steps[i]); (uid == 0 || gid == 0) && required(p, isolation.ControlNonRoot) {
 			return &isolation.UnsupportedError{Control: isolation.ControlNonRoot, Reason: "the command would run as root inside",
-				Remedy: "use another id with -u, or --allow-weaker nonroot"}
+				Remedy: "use another id with -u"}
 		}
 	}
 	missing, err := s.missing(ctx, p)
@@ -225,16 +225,6 @@ func (s *Supervisor) missing(ctx context.Context, p *profiles.Effective) (map[is
 		}
 	}
 	return missing, nil
-}
-
-func noCgroups(err error) *isolation.UnsupportedError {
-	u := &isolation.UnsupportedError{Control: isolation.ControlCgroups, Reason: "no cgroup can be made here", Remedy: "--allow-weaker cgroups"}
-	if e, ok := errors.AsType[*quota.UnavailableError](err); ok {
-		u.Reason, u.Remedy = e.Reason, cmp.Or(e.Remedy, u.Remedy)
-	} else if err != nil {
-		u.Reason = err.Error()
-	}
-	return u
 }
 
 // direct says why the workspace has to be used without idmapped mounts; "" when it has not.

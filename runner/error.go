@@ -130,6 +130,9 @@ func typed(err error, doing string) error {
 
 // typedByKind knows the errors of the packages below that say themselves what is wrong and what helps.
 func typedByKind(err error) *Error {
+	if e, ok := errors.AsType[*isolation.ShortageError](err); ok {
+		return refuse(CodeUnsupported, e.Remedy(), "%v", e)
+	}
 	if e, ok := errors.AsType[*isolation.UnsupportedError](err); ok {
 		return refuse(CodeUnsupported, e.Remedy, "%v", e)
 	}

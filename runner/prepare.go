@@ -49,11 +49,11 @@ func (t *task) prepare(ctx context.Context) (err error) {
 	} else {
 		err = t.joinUp(ctx)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.goOnline(ctx)
 	}
-	if err := t.goOnline(ctx); err != nil {
-		return err
+	if err != nil {
+		return t.s.shortage(ctx, t.req.Profile, err)
 	}
 	t.steps.Sandbox, t.steps.Group = t.live.Sandbox(), t.group
 	t.res.Layers = &Layering{Driver: t.feature.Driver, Reason: t.copies}

@@ -28,17 +28,11 @@ func (s *Supervisor) findDisk(ctx context.Context, t *task) error {
 	if !asked {
 		return nil
 	}
-	if _, err := s.disks(); err != nil {
-		if weaker {
-			t.res.Weaker = append(t.res.Weaker, Weakness{Control: isolation.ControlDiskQuota, Reason: err.Error()})
-			return nil
-		}
-		return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota, Reason: err.Error(), Remedy: "--allow-weaker disk_quota"}
+	if _, err := s.disks(); err != nil && weaker {
+		t.res.Weaker = append(t.res.Weaker, Weakness{Control: isolation.ControlDiskQuota, Reason: err.Error()})
+		return nil
 	}
-	m, err := disk.Choose(s.supports(ctx), limits, true, weaker)
-	if none, ok := errors.AsType[*disk.UnavailableError](err); ok {
-		return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota, Reason: none.Error(), Remedy: cmp.Or(none.Remedy, "--allow-weaker disk_quota")}
-	}
+	m, err := s.chooseDisk(ctx, limits, weaker)
 	if err != nil {
 		return err
 	}
@@ -47,6 +41,18 @@ func (s *Supervisor) findDisk(ctx context.Context, t *task) error {
 		t.feature.Inodes = *limits.Inodes
 	}
 	return nil
+}
+
+// chooseDisk chooses what bounds a feature's disk; *isolation.UnsupportedError where nothing does, and no watching will do.
+func (s *Supervisor) chooseDisk(ctx context.Context, l disk.Limits, weaker bool) (disk.Mechanism, error) {
+	if _, err := s.disks(); err != nil {
+		return "", &isolation.UnsupportedError{Control: isolation.ControlDiskQuota, Reason: err.Error()}
+	}
+	m, err := disk.Choose(s.supports(ctx), l, true, weaker)
+	if none, ok := errors.AsType[*disk.UnavailableError](err); ok {
+		return "", &isolation.UnsupportedError{Control: isolation.ControlDiskQuota, Reason: none.Error(), Remedy: none.Remedy}
+	}
+	return m, err
 }
 
 // find looks for the feature that the request names, or makes up a new one.
@@ -75,7 +81,7 @@ func (s *Supervisor) find(ctx context.Context, t *task) error {
 		if err := s.findDisk(ctx, t); err != nil {
 			return err
 		}
-	} else if err := t.join(ctx); err != nil {
+	} else if err := t.takeOver(ctx); err != nil {
 		return err
 	}
 	if t.feature.Mechanism == string(disk.Watched) {
@@ -86,6 +92,15 @@ func (s *Supervisor) find(ctx context.Context, t *task) error {
 		t.res.Weaker = append(t.res.Weaker, Weakness{Control: isolation.ControlIDMap, Reason: "the workspace's file system cannot be idmapped: its owner is mapped directly"})
 	}
 	return nil
+}
+
+// takeOver makes a task of a feature that there is.
+func (t *task) takeOver(ctx context.Context) error {
+	if unbounded := t.feature.Mechanism == "" || t.feature.Mechanism == string(disk.Watched); unbounded && required(t.req.Profile, isolation.ControlDiskQuota) {
+		return &isolation.UnsupportedError{Control: isolation.ControlDiskQuota, Reason: "the feature " + t.feature.Name + " was made without",
+			Remedy: "use another feature, where the host can enforce it"}
+	}
+	return t.join(ctx)
 }
 
 // join makes a task of a feature that lives in this process, or is about to, one more of its session's.

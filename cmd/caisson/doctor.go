@@ -123,7 +123,7 @@ type diagnosis struct {
 	Disk        []disk.Support     `json:"disk"`             // in order of preference
 	Room        *disk.Room         `json:"room,omitempty"`   // for more features with the default limits
 	DefaultRuns bool               `json:"default_runs"`
-	Missing     string             `json:"missing,omitempty"` // the first reason why not
+	Missing     string             `json:"missing,omitempty"` // why not
 	Remedy      string             `json:"remedy,omitempty"`
 }
 
@@ -198,7 +198,7 @@ func cgroupControl(cgroups *quota.Cgroups, err error) isolation.Feature {
 	}
 	row.Detail = err.Error()
 	if u, ok := errors.AsType[*quota.UnavailableError](err); ok {
-		row.Support, row.Detail, row.Remedy = isolation.Unsupported, u.Reason, u.Remedy
+		row.Support, row.Detail, row.Remedy, row.Scope = isolation.Unsupported, u.Reason, u.Remedy, u.Scope
 	}
 	return row
 }
@@ -209,7 +209,7 @@ func defaultRuns(controls isolation.Features) error {
 	if err != nil {
 		return err
 	}
-	_, err = controls.Require(p.Controls.Required, nil)
+	_, err = controls.Require(p.Controls.Required, p.AllowWeaker, p.Controls.Waivable)
 	return err
 }
 
@@ -258,7 +258,7 @@ func (a *app) printDiagnosis(d *diagnosis) error {
 	if d.DefaultRuns {
 		fmt.Fprintln(w, "\ndefault profile: can run")
 	} else {
-		fmt.Fprintf(w, "\ndefault profile: cannot run: %s\n", d.Missing)
+		fmt.Fprintf(w, "\ndefault profile: cannot run: %s\n  %s\n", d.Missing, d.Remedy)
 	}
 	return w.Flush()
 }

@@ -118,6 +118,9 @@ func explainTyped(err error) *runner.Error {
 	if e, ok := errors.AsType[*snapshot.WorkspaceError](err); ok {
 		return refuse(runner.CodeWorkspace, e.Remedy)
 	}
+	if e, ok := errors.AsType[*isolation.ShortageError](err); ok {
+		return refuse(runner.CodeUnsupported, e.Remedy())
+	}
 	if e, ok := errors.AsType[*isolation.UnsupportedError](err); ok {
 		return refuse(runner.CodeUnsupported, e.Remedy)
 	}

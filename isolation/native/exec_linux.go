@@ -130,7 +130,7 @@ func (b *sandbox) exec(p *isolation.Process, x *execution) error {
 	if err := script.err(); err != nil {
 		_, werr := reap(pidfd)
 		_ = unix.Close(pidfd)
-		return errors.Join(execFailure(err, script, first, candidates), werr)
+		return errors.Join(execFailure(err, script, first, p.Cwd, candidates), werr)
 	}
 	return x.start(pid, pidfd)
 }
@@ -204,13 +204,13 @@ func (b *sandbox) closeDescriptors(plan *plan) {
 const stepChdir = "chdir to the working directory"
 
 // execFailure tells the user's mistakes (no such command, directory) from ours.
-func execFailure(err error, s *script, first int, paths []string) error {
+func execFailure(err error, s *script, first int, cwd string, paths []string) error {
 	var step *StepError
 	if !errors.As(err, &step) {
 		return err
 	}
 	if step.Step == stepChdir {
-		return &isolation.ExecError{Path: "working directory", Errno: step.Errno}
+		return &isolation.ExecError{Path: "working directory " + cwd, Errno: step.Errno}
 	}
 	if step.Index < first {
 		return err

@@ -25,7 +25,7 @@ func (e *Engine) Probe(ctx context.Context) isolation.Features {
 	got[isolation.ControlIDMap] = e.probeIDMap()
 	later := "not in this version"
 	got[isolation.ControlDiskQuota] = isolation.Feature{Support: isolation.Unsupported, Detail: later,
-		Remedy: "leave disk and inodes out of the profile, or use --allow-weaker disk_quota"}
+		Remedy: "leave disk and inodes out of the profile"}
 	var out isolation.Features
 	for _, c := range isolation.Controls() {
 		f, ok := got[c]
@@ -64,7 +64,7 @@ func probeCgroups() isolation.Feature {
 	f := isolation.Feature{Support: isolation.Unknown, Detail: err.Error()}
 	var u *quota.UnavailableError
 	if errors.As(err, &u) {
-		f.Support, f.Detail, f.Remedy = isolation.Unsupported, u.Reason, u.Remedy
+		f.Support, f.Detail, f.Remedy, f.Scope = isolation.Unsupported, u.Reason, u.Remedy, u.Scope
 	}
 	return f
 }

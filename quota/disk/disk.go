@@ -151,11 +151,11 @@ func Choose(all []Support, l Limits, persistent, weaker bool) (Mechanism, error)
 	return "", &UnavailableError{Reasons: reasons, Remedy: remedies(all)}
 }
 
-// remedies are what helps any of the mechanisms, and then the word that does without.
+// remedies are what helps any of the mechanisms that enforce.
 func remedies(all []Support) string {
 	var ways []string
 	for _, s := range all {
-		if s.Remedy != "" && !slices.Contains(ways, s.Remedy) {
+		if s.Mechanism != Watched && s.Remedy != "" && !slices.Contains(ways, s.Remedy) {
 			ways = append(ways, s.Remedy)
 		}
 	}
