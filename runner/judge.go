@@ -2,13 +2,12 @@ package runner
 
 import (
 	"cmp"
-	"errors"
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"strings"
-	"syscall"
 
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/gates/command"
@@ -24,17 +23,14 @@ type Judged struct {
 
 // judge has the gate command look at the steps that are still to run. It is an early, explained refusal of what nobody means;
 // what a command can do in spite of it, the sandbox bounds.
-func (t *task) judge() error {
+func (t *task) judge(ctx context.Context) error {
 	gate := t.req.Profile.Gates.Command
 	if gate.Mode == "" || t.req.Profile.Gates.Mode("command") == gates.ModeOff { // "": a task of a version that had no such gate goes on
 		return nil
 	}
-	scripts := &scripts{workspace: t.req.Workspace}
-	defer scripts.close()
-	for i := t.first; i < len(t.req.Steps); i++ {
+	for i, r := range t.verdicts(ctx) {
+		i += t.first
 		st := &t.req.Steps[i]
-		r := command.AnalyzeArgs(st.Args, command.Config{Mode: command.Mode(gate.List), Allow: gate.Allow, Cwd: snapshot.WorkspaceTarget,
-			Dir: cwd(st.Cwd), Home: snapshot.HomeTarget, Env: t.env(st, i+1), Open: scripts.open})
 		if r.Verdict == command.Allow || r.Verdict == command.Ask && (t.req.Consent || gate.OnAsk == "allow") {
 			continue
 		}
@@ -69,37 +65,86 @@ func refusedCommand(step int, args []string, r command.Result) *Error {
 	return e
 }
 
-// scripts reads scripts that commands name, in the workspace as it was before the feature.
-type scripts struct {
-	workspace string
-	root      *os.Root
+// verdicts are those on the steps that are still to run. Scripts that they name are read as the feature has them: its layers are opened
+// when there is one to be read.
+func (t *task) verdicts(ctx context.Context) (list []command.Result) {
+	if isNew := t.fresh && t.owner; !isNew {
+		named := false
+		list = t.analyze(func(path string, _ int) ([]byte, error) {
+			named = named || strings.HasPrefix(path, snapshot.WorkspaceTarget+"/")
+			return nil, fs.ErrNotExist
+		})
+		if !named {
+			return list
+		}
+		err := t.s.use(ctx, t.feature.ID, reading, func(x *session) error {
+			c, err := x.layers.Change(ctx, snapshot.Base, snapshot.Current)
+			if err == nil {
+				list = t.analyzeWith(c.Entries, func(_ *os.Root, name string) (*os.File, error) { return x.layers.OpenFile(snapshot.Current, name) })
+			}
+			return err
+		})
+		if err == nil {
+			return list
+		}
+	} // whoever cannot open it now is refused in a moment
+	return t.analyzeWith(nil, openRegular)
 }
 
-// open reads at most limit bytes of a file, by its path inside.
-func (s *scripts) open(path string, limit int) ([]byte, error) {
-	name, ok := strings.CutPrefix(path, snapshot.WorkspaceTarget+"/")
-	if !ok {
-		return nil, fs.ErrNotExist
+// analyze judges the steps that are still to run.
+func (t *task) analyze(open func(path string, limit int) ([]byte, error)) (list []command.Result) {
+	gate := t.req.Profile.Gates.Command
+	for i := t.first; i < len(t.req.Steps); i++ {
+		st := &t.req.Steps[i]
+		list = append(list, command.AnalyzeArgs(st.Args, command.Config{Mode: command.Mode(gate.List), Allow: gate.Allow, Cwd: snapshot.WorkspaceTarget,
+			Dir: cwd(st.Cwd), Home: snapshot.HomeTarget, Env: t.env(st, i+1), Open: open}))
 	}
-	var err error
-	if s.root == nil {
-		if s.root, err = os.OpenRoot(s.workspace); err != nil {
+	return list
+}
+
+// analyzeWith judges them with the files of the workspace after a change, which a path names as the links in it lead; open opens one.
+func (t *task) analyzeWith(changed []snapshot.Entry, open func(workspace *os.Root, name string) (*os.File, error)) []command.Result {
+	root, err := os.OpenRoot(t.req.Workspace)
+	if err != nil {
+		return t.analyze(nil)
+	}
+	defer func() { _ = root.Close() }()
+	links := gates.Change{Readlink: func(name string) (string, bool) {
+		to, err := root.Readlink(name)
+		return to, err == nil
+	}}
+	for _, e := range changed {
+		links.Entries = append(links.Entries, gates.Entry{Path: e.Path, Kind: gates.Kind(e.Kind), Type: gates.FileType(e.Type), Link: e.Link})
+	}
+	resolve := links.Resolver()
+	return t.analyze(func(path string, limit int) ([]byte, error) {
+		name, err := inWorkspace(path, resolve)
+		if err != nil {
 			return nil, err
 		}
-	}
-	f, err := s.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo has no end
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fs.ErrInvalid, err)
-	}
-	return io.ReadAll(io.LimitReader(f, int64(limit)))
+		f, err := open(root, name)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		return io.ReadAll(io.LimitReader(f, int64(limit)))
+	})
 }
 
-func (s *scripts) close() {
-	if s.root != nil {
-		_ = s.root.Close()
+// inWorkspace is the name in the workspace that a path inside leads to.
+func inWorkspace(path string, resolve func(dir, target string) (end string, outside bool)) (string, error) {
+	for range maxAbsolute {
+		name, inside := strings.CutPrefix(path, snapshot.WorkspaceTarget+"/")
+		if !inside {
+			break
+		}
+		outside := false
+		if path, outside = resolve("", name); !outside {
+			return path, nil
+		}
 	}
+	return "", fs.ErrNotExist
 }
+
+// maxAbsolute is how many links by absolute paths are followed.
+const maxAbsolute = 8

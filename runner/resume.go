@@ -88,7 +88,7 @@ func (s *Supervisor) takeUp(ctx context.Context, r *Request, record *TaskRecord,
 	if err := t.goOnAt(record, o); err != nil {
 		return nil, err
 	}
-	if err := t.judge(); err != nil {
+	if err := t.judge(ctx); err != nil {
 		return nil, err
 	}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)

@@ -41,7 +41,7 @@ func (s *Supervisor) begin(ctx context.Context, r *Request) (*task, error) {
 	forget := s.know(r)
 	t, err := s.admit(ctx, r) // what cannot be is refused before anything exists
 	if err == nil {
-		err = t.judge()
+		err = t.judge(ctx)
 	}
 	if err != nil {
 		defer forget()
