@@ -242,6 +242,12 @@ func TestApproved(t *testing.T) {
 			t.Errorf("%s: a failure that stands", m)
 		}
 	}
+	stands := Verdict{Gate: "g", Mode: ModeOff, Status: Skipped, ChangeDigest: "d", Unresolved: "01"}
+	again, other, skipped := stands, stands, stands
+	again.Approved, other.Unresolved, skipped.Unresolved = true, "02", ""
+	if Blocked([]Verdict{again}) || !again.CoveredBy(&stands) || other.CoveredBy(&stands) || skipped.CoveredBy(&stands) || stands.CoveredBy(&skipped) {
+		t.Error("the approval of a failure that stands is for that one")
+	}
 	if !Blocked([]Verdict{{Mode: ModeMandatory, Status: Fail, Approved: true}}) {
 		t.Error("a mandatory gate was approved")
 	}

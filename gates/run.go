@@ -183,7 +183,7 @@ func (v *Verdict) adds(old *Verdict) bool {
 func (v Verdict) accepts() bool {
 	switch {
 	case v.Unresolved != "":
-		return false
+		return v.Approved
 	case v.Mode == ModeOff, v.Mode == ModeWarn, v.Mode == ModeBlock && v.Approved:
 		return true
 	}
@@ -200,8 +200,8 @@ func (v *Verdict) Failed() bool {
 }
 
 // CoveredBy says whether the approval of old is one of v too: the same gate with the same configuration says of the same
-// change what it said then, or less.
+// change what it said then, or less; of a failure that stands, the same one.
 func (v *Verdict) CoveredBy(old *Verdict) bool {
 	return v.Gate == old.Gate && v.GateDigest == old.GateDigest && v.ChangeDigest != "" && v.ChangeDigest == old.ChangeDigest &&
-		v.Status == old.Status && v.Reason == old.Reason && !v.adds(old)
+		v.Status == old.Status && v.Reason == old.Reason && v.Unresolved == old.Unresolved && !v.adds(old)
 }

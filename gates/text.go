@@ -43,7 +43,7 @@ func (v *Verdict) write(b *strings.Builder, most int) {
 	if v.Approved {
 		b.WriteString(" (approved)")
 	}
-	if v.Unresolved != "" {
+	if v.Unresolved != "" && !v.Approved {
 		fmt.Fprintf(b, ": its failure at checkpoint %s stands, until it passes: switching it off does not resolve that", v.Unresolved)
 	}
 	b.WriteByte('\n')

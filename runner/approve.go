@@ -72,7 +72,7 @@ func (o *ApproveOptions) check() error {
 // of that task.
 func (s *Supervisor) judgedAt(ctx context.Context, ref string) (feature string, pick func(*CheckpointRecord) bool, err error) {
 	judged := func(c *CheckpointRecord) bool {
-		return slices.ContainsFunc(c.Verdicts, func(v gates.Verdict) bool { return v.Status != gates.Skipped })
+		return slices.ContainsFunc(c.Verdicts, func(v gates.Verdict) bool { return v.Status != gates.Skipped || v.Unresolved != "" })
 	}
 	if strings.Contains(ref, "@") {
 		r, err := ParseRef(ref)
@@ -146,14 +146,25 @@ func (x *session) approvable(ctx context.Context, c *CheckpointRecord, gate stri
 	case v.Mode == gates.ModeMandatory || policy.Gates.Mode(gate) == gates.ModeMandatory:
 		return nil, refuse(CodeUsage, "correct what it found: caisson gate run "+x.feature.Name, "the gate %s is mandatory: nobody can let its failure pass", gate)
 	case v.Unresolved != "":
-		return nil, refuse(CodeNothingToDo, "switch the gate on and correct what it finds, or go back: caisson rollback "+x.feature.Name,
-			"the gate %s does not block %s by itself: its failure at %s stands, of another change", gate, at, v.Unresolved)
+		return v, x.mayPass(ctx, c.ID, v)
 	case v.Mode != gates.ModeBlock:
 		return nil, refuse(CodeNothingToDo, "", "the gate %s does not block: its mode is %s", gate, v.Mode)
 	case v.Status != gates.Fail && v.Status != gates.Error:
 		return nil, refuse(CodeNothingToDo, "", "the gate %s did not fail at %s: its answer is %s", gate, at, v.Status)
 	}
 	return v, nil
+}
+
+// mayPass refuses to let a failure pass that stands at a checkpoint, when its gate was mandatory.
+func (x *session) mayPass(ctx context.Context, at string, v *gates.Verdict) error {
+	failures, err := x.s.opt.Journal.Failures(ctx, at)
+	for _, f := range failures {
+		if f.Verdict.Gate == v.Gate && f.Verdict.Mode != gates.ModeBlock {
+			return refuse(CodeUsage, "switch it on and correct what it finds, or go back: caisson rollback "+x.feature.Name,
+				"the gate %s was mandatory when it failed at %s: nobody can let that pass", v.Gate, f.Checkpoint)
+		}
+	}
+	return err
 }
 
 // approved says of verdicts whether somebody has let them pass in this feature.
@@ -223,7 +234,9 @@ func (x *session) standing(ctx context.Context, state *judged, verdicts []gates.
 			verdicts = append(verdicts, gates.Verdict{Gate: f.Verdict.Gate, GateDigest: f.Verdict.GateDigest, ChangeDigest: state.change.Digest,
 				Mode: gates.ModeOff, Status: gates.Skipped, Started: time.Now()})
 		}
-		verdicts[i].Unresolved = f.Checkpoint
+		v := &verdicts[i]
+		v.Unresolved = f.Checkpoint
+		v.Approved = f.Verdict.Mode == gates.ModeBlock && approved(v)
 	}
 	return verdicts, nil
 }

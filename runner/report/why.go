@@ -125,7 +125,7 @@ func blocked(v *gates.Verdict, base Refusal) (list []Refusal) {
 		return nil
 	}
 	base.Kind, base.Gate, base.Mode = KindGate, v.Gate, v.Mode
-	if ref := cmp.Or(base.Task, base.Feature); v.Mode == gates.ModeBlock && v.Status != gates.Skipped {
+	if ref := cmp.Or(base.Task, base.Feature); v.Mode == gates.ModeBlock && v.Status != gates.Skipped || v.Unresolved != "" {
 		base.Approve = fmt.Sprintf("caisson approve %s --gate %s --reason REASON", ref, v.Gate)
 	}
 	for _, f := range gates.WorstFirst(v.Findings) {
@@ -138,7 +138,12 @@ func blocked(v *gates.Verdict, base Refusal) (list []Refusal) {
 	}
 	if len(list) == 0 || v.Reason != "" {
 		base.Rule, base.Reason, base.Remedy = string(v.Status), v.Reason, v.Remedy
-		if base.Reason == "" {
+		switch {
+		case base.Reason != "":
+		case v.Unresolved != "":
+			base.Reason = fmt.Sprintf("its failure at checkpoint %s stands: to switch it off, or to have it only warn, does not resolve that", v.Unresolved)
+			base.Remedy = cmp.Or(base.Remedy, "switch it on and correct what it finds, or go back to before it failed")
+		default:
 			base.Reason = "it did not pass"
 		}
 		list = append(list, base)
