@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -165,7 +166,9 @@ func (r *Running) Ports() []Port {
 // underRule runs a step under its rule, and says in its result what it did with the network.
 func (t *task) underRule(ctx context.Context, n int, r *StepResult, run func() error) error {
 	step, err := t.up.Begin(ctx, t.rules[n-1], func(e egress.Event) {
-		e.Step = n
+		if e.Step = n; e.Rule == egress.RuleUnseen {
+			e.Remedy = groupOf(t.req.Steps[n-1].Args)
+		}
 		t.network.add(NetworkEvent{FeatureID: t.feature.ID, TaskID: t.res.TaskID, Step: n, Event: e})
 	})
 	if err != nil {
@@ -182,6 +185,27 @@ func (t *task) underRule(ctx context.Context, n int, r *StepResult, run func() e
 			Peak: (quota.Bytes(use.Out) + quota.Bytes(use.In)).String(), Hint: "raise it with network." + use.Limit + " in a profile"}
 	}
 	return errors.Join(err, t.network.flush())
+}
+
+// fetchers are tools whose registries are a group: what is tried first when nobody has seen whom a step wanted.
+var fetchers = map[string]string{
+	"bundle": "rubygems", "cargo": "crates", "composer": "packagist", "conda": "conda", "dotnet": "nuget", "gem": "rubygems", "go": "go",
+	"gradle": "maven", "mamba": "conda", "mix": "hex", "mvn": "maven", "npm": "npm", "npx": "npm", "pip": "pypi", "pip3": "pypi",
+	"pipx": "pypi", "pnpm": "npm", "poetry": "pypi", "rustup": "crates", "uv": "pypi", "yarn": "npm",
+}
+
+// groupOf is the group of the first such tool that a command, or its line for a shell, calls by name; "" for none.
+func groupOf(args []string) string {
+	line := args[0]
+	if shells := []string{"sh", "bash", "dash"}; len(args) > 2 && slices.Contains(shells, path.Base(line)) && strings.HasPrefix(args[1], "-") {
+		line = args[2]
+	}
+	for call := range strings.FieldsFuncSeq(line, func(r rune) bool { return strings.ContainsRune(";&|()\n", r) }) {
+		if words := strings.Fields(call); len(words) > 0 && fetchers[path.Base(words[0])] != "" {
+			return fetchers[path.Base(words[0])]
+		}
+	}
+	return ""
 }
 
 // placeholders are what a command sees in place of the secrets.

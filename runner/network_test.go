@@ -2,6 +2,7 @@ package runner
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,5 +53,31 @@ func TestRuleOfStep(t *testing.T) {
 	}
 	if _, err := ruleOf(p, &Step{Name: "fetsh", Reach: allow}); !errors.Is(err, profiles.ErrNoStep) {
 		t.Errorf("a step that is not there: %v", err)
+	}
+}
+
+// TestGroupOf: a tool is known by its name, wherever a shell calls it, and not by its arguments.
+func TestGroupOf(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"npm", "ci"}, "npm"},
+		{[]string{"/usr/bin/pip3", "install", "x"}, "pypi"},
+		{[]string{"sh", "-c", "cd app && cargo fetch"}, "crates"},
+		{[]string{"bash", "-ec", "set -x\ngo mod download; npm ci"}, "go"},
+		{[]string{"make", "go"}, ""},
+		{[]string{"sh", "npm"}, ""},
+		{[]string{"sh", "-c", ""}, ""},
+		{[]string{""}, ""},
+	} {
+		if got := groupOf(c.args); got != c.want {
+			t.Errorf("%q: %q, and not %q", c.args, got, c.want)
+		}
+	}
+	for tool, group := range fetchers {
+		if !slices.Contains(egress.Groups(), group) {
+			t.Errorf("%s: there is no group %s", tool, group)
+		}
 	}
 }

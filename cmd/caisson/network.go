@@ -128,28 +128,36 @@ func stepOf(line string) runner.Step {
 func (a *app) reportNetwork(r *runner.Result) {
 	var refused []string
 	ref := r.TaskID
+	unseen := false
 	for _, st := range r.Steps {
 		if st.Network == nil {
 			continue
 		}
 		for _, d := range st.Network.Destinations {
-			if to := gates.Quote(d.To); d.Verdict == egress.VerdictRefused && d.Rule != report.NoRecord && !slices.Contains(refused, to) {
-				refused = append(refused, to)
-				if d.Shared {
-					ref = r.Feature
-				}
+			to := gates.Quote(d.To)
+			if d.Verdict != egress.VerdictRefused || d.Rule == report.NoRecord || slices.Contains(refused, to) {
+				continue
 			}
+			if d.Shared {
+				ref = r.Feature
+			}
+			if d.Rule != egress.RuleUnseen {
+				refused = append(refused, to)
+				continue
+			}
+			unseen = true
+			a.note("step %d wanted the network, and has none", st.N)
 		}
 	}
-	if len(refused) == 0 {
+	const most = 3
+	switch n := len(refused); {
+	case n > most:
+		a.note("not reached: %s and %d more", strings.Join(refused[:most], ", "), n-most)
+	case n > 0:
+		a.note("not reached: %s", strings.Join(refused, ", "))
+	case !unseen:
 		return
 	}
-	const most = 3
-	more := ""
-	if len(refused) > most {
-		more = fmt.Sprintf(" and %d more", len(refused)-most)
-	}
-	a.note("not reached: %s%s", strings.Join(refused[:min(len(refused), most)], ", "), more)
 	fmt.Fprintf(a.stderr, "  why:     caisson why %s\n", ref)
 }
 

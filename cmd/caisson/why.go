@@ -182,7 +182,7 @@ func newestRefused(ctx context.Context, s *runner.Supervisor) (ref string, err e
 func writeWhy(w io.Writer, list []report.Refusal) error {
 	head := ""
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	heads := 0
+	heads, remedy := 0, ""
 	for i := range list {
 		r := &list[i]
 		if r.Kind == report.KindNetwork {
@@ -197,6 +197,9 @@ func writeWhy(w io.Writer, list []report.Refusal) error {
 			if r.Step > 0 {
 				step = strconv.Itoa(r.Step)
 			}
+			if r.Remedy != "" {
+				remedy = r.Remedy
+			}
 			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", step, gates.Quote(r.To), r.Count, gates.Quote(r.Reason), gates.Quote(flag))
 			continue
 		}
@@ -206,7 +209,11 @@ func writeWhy(w io.Writer, list []report.Refusal) error {
 		}
 		writeRefusal(w, r)
 	}
-	return table.Flush()
+	if err := table.Flush(); err != nil || remedy == "" {
+		return err
+	}
+	_, err := fmt.Fprintln(w, "  what to do: "+gates.Quote(remedy))
+	return err
 }
 
 // whose is the task that a refusal is about, or the feature.

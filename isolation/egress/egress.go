@@ -122,7 +122,7 @@ type Event struct {
 	Addr     netip.AddrPort `json:"addr,omitzero"`    // as the sandbox sees it
 	Dialled  netip.AddrPort `json:"dialled,omitzero"` // outside
 	Port     uint16         `json:"port,omitempty"`
-	Protocol string         `json:"protocol"`      // tcp, tls, http, dns, udp, icmp; "" of RuleUnlisted
+	Protocol string         `json:"protocol"`      // tcp, tls, http, dns, udp, icmp; "" of RuleUnlisted and RuleUnseen
 	Out      int64          `json:"out,omitempty"` // bytes
 	In       int64          `json:"in,omitempty"`
 	Duration time.Duration  `json:"duration_ns,omitempty"`
@@ -140,6 +140,7 @@ const (
 	RuleConnections = "limits.connections" // likewise
 	RuleIdle        = "limits.idle"        // likewise
 	RuleUnlisted    = "unlisted"           // Count refusals and failures that are too many to be told, to nobody in particular
+	RuleUnseen      = "unseen"             // Count attempts of a step that had no network at all; no Gateway tells these
 )
 
 // What Event.Verdict says.

@@ -197,6 +197,10 @@ func Network(events []runner.Event) []Refusal {
 		if n.Remedy != "" {
 			r.Flag = "--allow " + Word(n.Remedy)
 		}
+		if n.Rule == egress.RuleUnseen {
+			r.Flag = cmp.Or(r.Flag, "--allow RULE")
+			r.Remedy = "run it again with --learn=enforce, which says who is wanted and lets nobody be reached"
+		}
 		i, ok := at[r]
 		if !ok {
 			i = len(out)

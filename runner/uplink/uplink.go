@@ -23,6 +23,7 @@ import (
 type Options struct {
 	Sandbox interface {
 		Network(ctx context.Context) (*isolation.Network, error)
+		PID() int
 	}
 	Total   egress.Limits // of all steps together
 	Outside egress.Outside
@@ -35,6 +36,8 @@ type Uplink struct {
 	opt Options
 
 	changing sync.Mutex // one that makes the gateway or sets its rule at a time; before mu
+	unrouted int        // what was counted last, under changing
+	counts   bool       // something was
 
 	mu     sync.Mutex
 	gate   *egress.Gateway // nil: nobody has needed one
@@ -61,6 +64,7 @@ func (u *Uplink) Begin(ctx context.Context, rule *egress.Rule, told func(egress.
 	u.changing.Lock()
 	defer u.changing.Unlock()
 	s := &Step{u: u, rule: rule, told: told}
+	u.count()
 	u.mu.Lock()
 	u.last++
 	s.number = u.last
@@ -84,6 +88,7 @@ func (s *Step) End() Use {
 	if g := u.gateway(); g != nil {
 		g.Drain(s.number)
 	}
+	u.count()
 	u.forget(s)
 	u.enforce()
 	u.mu.Lock()
@@ -102,6 +107,9 @@ func (u *Uplink) Open(ctx context.Context) error {
 func (u *Uplink) open(ctx context.Context) error {
 	if u.gateway() != nil {
 		return nil
+	}
+	if u.counts {
+		u.count()
 	}
 	n, err := u.opt.Sandbox.Network(ctx)
 	if err != nil {

@@ -23,7 +23,10 @@ type box struct {
 	jobs  chan func()
 	asked int
 	err   error
+	tid   int
 }
+
+func (b *box) PID() int { return b.tid }
 
 func (b *box) Network(context.Context) (*isolation.Network, error) {
 	b.asked++
@@ -64,6 +67,7 @@ func newBox(t *testing.T) *box {
 	ready := make(chan error)
 	go func() {
 		runtime.LockOSThread() // ends with its namespace
+		b.tid = unix.Gettid()
 		ready <- unix.Unshare(unix.CLONE_NEWNET)
 		for job := range b.jobs {
 			job()
@@ -101,6 +105,55 @@ func TestNoneNeedsNothing(t *testing.T) {
 	}
 	if err := errors.Join(u.Close(), u.Close(), (*Uplink)(nil).Close()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestUnseen: what finds no route is counted, and told to the step that ran, or to all of them; with a gateway nothing is.
+func TestUnseen(t *testing.T) {
+	b := newBox(t)
+	var told, stray []egress.Event
+	u := New(Options{Sandbox: b, Stray: func(e egress.Event) { stray = append(stray, e) }})
+	t.Cleanup(func() {
+		if err := u.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	begin := func(r *egress.Rule) *Step {
+		s, err := u.Begin(t.Context(), r, func(e egress.Event) { told = append(told, e) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	try := func(to string) {
+		b.in(func() {
+			if c, err := net.Dial("tcp", to); err == nil {
+				t.Errorf("%s is reached", to)
+				_ = c.Close()
+			}
+		})
+	}
+	first := begin(egress.None())
+	try("203.0.113.7:80")
+	try("[2001:db8::1]:80")
+	try("127.0.0.1:1")
+	use := first.End()
+	if len(told) != 1 || told[0].Rule != egress.RuleUnseen || told[0].Count != 2 || len(use.Destinations) != 1 || use.Destinations[0].Connections != 2 {
+		t.Fatalf("told %+v, and did %+v", told, use)
+	}
+	first = begin(egress.None())
+	second := begin(egress.None())
+	try("203.0.113.7:80")
+	if one, two := second.End(), first.End(); len(stray) != 1 || len(told) != 1 || !one.Destinations[0].Shared || !two.Destinations[0].Shared {
+		t.Errorf("together: told %+v and %+v, and did %+v and %+v", told, stray, one, two)
+	}
+	if use := begin(egress.None()).End(); !use.Empty() {
+		t.Errorf("a step that wanted nothing did %+v", use)
+	}
+	third := begin(rule(t, egress.Policy{Mode: egress.ModeAllow}))
+	try("203.0.113.7:80")
+	if use := third.End(); len(use.Destinations) != 1 || use.Destinations[0].To != "203.0.113.7:80" {
+		t.Errorf("with a gateway: %+v", use)
 	}
 }
 

@@ -46,8 +46,11 @@ func To(e *egress.Event) string {
 	case e.Name != "":
 		return e.Name
 	}
-	if e.Rule == egress.RuleUnlisted {
+	switch e.Rule {
+	case egress.RuleUnlisted:
 		return "(others)"
+	case egress.RuleUnseen:
+		return "(not seen)"
 	}
 	return e.Addr.String()
 }
