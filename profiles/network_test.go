@@ -163,21 +163,23 @@ func TestSecret(t *testing.T) {
 // TestNetworkMistakes: each is told with its line.
 func TestNetworkMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"network:\n  allow: [go,\n    'a..b']":                                            "x.yaml:3: network.allow: ",
-		"network:\n  mode: allow\n  allow: [nosuch]":                                      "x.yaml:3: network.allow: entry 1: \"nosuch\": there is no group",
-		"network:\n  groups:\n    corp: [nosuch]\n  allow: [corp]":                        "x.yaml:2: network.groups: ",
-		"rules:\n  r: {mode: allow,\n    allow: ['010.0.0.1']}":                           "x.yaml:3: rules: ",
-		"rules:\n  r: {mode: allow, allow: [nosuch]}":                                     "x.yaml:2: rules.r: allow, entry 1",
-		"rules:\n  r:\n    mood: allow":                                                   "x.yaml:3: rules: unknown key; did you mean mode?",
-		"rules:\n  none: {mode: open}":                                                    "x.yaml:2: rules: the rule none is there already",
-		"rules: [a]":                                                                      "x.yaml:1: rules: must be a map",
-		"steps:\n  f: {network: nosuch}":                                                  "x.yaml:2: steps.f: there is no rule \"nosuch\"",
-		"steps:\n  f: registry":                                                           "x.yaml:2: steps: must be {network: RULE}",
-		"steps:\n  f: {net: none}":                                                        "x.yaml:2: steps: unknown key",
-		"network:\n  secrets: [{name: A, value: hunter2, host: a.example, header: X-A}]":  "x.yaml:2: network.secrets: value: must be env:NAME or file:PATH",
-		"network:\n  secrets: [{name: A, value: 'env:A', host: a.example, header: Host}]": "x.yaml:2: network.secrets: \"Host\" is no header",
-		"network:\n  secrets: [{name: A, value: 'env:A', host: 'a_!:1', header: X-A}]":    "x.yaml:2: network.secrets: host ",
-		"network:\n  limits: {bytes: 0}":                                                  "x.yaml:2: network.limits.bytes: zero is no limit",
+		"network:\n  allow: [go,\n    'a..b']":                                                 "x.yaml:3: network.allow: ",
+		"network:\n  mode: allow\n  allow: [nosuch]":                                           "x.yaml:3: network.allow: entry 1: \"nosuch\": there is no group",
+		"network:\n  groups:\n    corp: [nosuch]\n  allow: [corp]":                             "x.yaml:2: network.groups: ",
+		"rules:\n  r: {mode: allow,\n    allow: ['010.0.0.1']}":                                "x.yaml:3: rules: ",
+		"rules:\n  r: {mode: allow, allow: [nosuch]}":                                          "x.yaml:2: rules.r: allow, entry 1",
+		"rules:\n  r:\n    mood: allow":                                                        "x.yaml:3: rules: unknown key; did you mean mode?",
+		"rules:\n  none: {mode: open}":                                                         "x.yaml:2: rules: the rule none is there already",
+		"rules: [a]":                                                                           "x.yaml:1: rules: must be a map",
+		"steps:\n  f: {network: nosuch}":                                                       "x.yaml:2: steps.f: there is no rule \"nosuch\"",
+		"steps:\n  f: registry":                                                                "x.yaml:2: steps: must be {network: RULE}",
+		"steps:\n  f: {net: none}":                                                             "x.yaml:2: steps: unknown key",
+		"network:\n  secrets: [{name: A, value: hunter2, host: a.example, header: X-A}]":       "x.yaml:2: network.secrets: in entry 1, value: must be env:NAME or file:PATH",
+		"network:\n  secrets: [{name: A, value: 'env:A', host: a.example, header: Host}]":      "x.yaml:2: network.secrets: in entry 1, \"Host\" is no header",
+		"network:\n  secrets: [{name: A, value: 'env:A', host: 'a_!:1', header: X-A}]":         "x.yaml:2: network.secrets: in entry 1, host ",
+		"network:\n  secrets: [{name: A, value: 'env:A', host: 'a.example:443', header: X-A}]": "x.yaml:2: network.secrets: in entry 1, host \"a.example\": on port 443",
+		"network:\n  secrets: [{name: A, value: 'env:A', host: 'a.example:0', header: X-A}]":   "x.yaml:2: network.secrets: in entry 1, host: \"0\" is no port",
+		"network:\n  limits: {bytes: 0}":                                                       "x.yaml:2: network.limits.bytes: zero is no limit",
 	} {
 		root := tree(t, map[string]string{"user/x.yaml": text + "\n"})
 		o := options(root)

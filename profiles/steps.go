@@ -125,12 +125,15 @@ func (secretList) node(n *yaml.Node) ([]Secret, error) {
 		return nil, mistake(n.Line, "must be a list of {%s}", strings.Join(secretKeys, ", "))
 	}
 	v := make([]Secret, 0, len(n.Content))
-	for _, c := range n.Content {
+	for i, c := range n.Content {
 		if c.Kind == yaml.ScalarNode && c.Value == inherit {
 			v = append(v, Secret{Name: inherit})
 			continue
 		}
 		s, err := secretNode(c)
+		if bad, ok := errors.AsType[*Error](err); ok { // a bare value behind "secrets:" would be taken for one, and hidden
+			bad.Message = fmt.Sprintf("in entry %d, %s", i+1, bad.Message)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -195,7 +198,7 @@ func (s *Secret) Added(host []string) (egress.Header, error) {
 	h := egress.Header{Host: name, Name: s.Header, Port: 80, Value: func() (string, error) { return s.read(host) }}
 	if port != "" {
 		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
+		if err != nil || n == 0 {
 			return h, fmt.Errorf("host: %q is no port", port)
 		}
 		h.Port = uint16(n)

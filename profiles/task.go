@@ -220,6 +220,9 @@ func (s *TaskStep) Rule(p *Profile) (*egress.Policy, error) {
 	if err != nil {
 		return nil, &Error{Source: s.Source, Key: "network", Message: err.Error()}
 	}
+	if _, err := egress.Parse(policy); err != nil { // a group that is not there
+		return nil, &Error{Source: s.Source, Key: "network", Message: err.Error()}
+	}
 	return &policy, nil
 }
 

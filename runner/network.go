@@ -49,12 +49,12 @@ func rulesOf(r *Request) ([]*egress.Rule, error) {
 		if err != nil {
 			return nil, refuse(CodeConfiguration, "", "the network rule of step %d: %v", i+1, err)
 		}
-		if rules[i] = rule; r.Learn != LearnAllow {
-			continue
-		}
+		rules[i] = rule
 		const mode = "network.mode"
 		switch none := rule.Mode() == egress.ModeNone; {
-		case none && ruled(r.Profile, &r.Steps[i]): // what it would reach is learnt from what is refused
+		case r.Learn == "":
+		case r.Learn == LearnEnforce, none && ruled(r.Profile, &r.Steps[i]): // what it would reach is learnt from what is refused
+			rules[i] = rule.Watching()
 		case none && r.Profile.Said(mode):
 			return nil, refuse(CodeUsage, "--learn=enforce", "the network is none by %s, and to learn the public internet is reached", r.Profile.Origins[mode])
 		default:

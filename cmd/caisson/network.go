@@ -73,10 +73,12 @@ func (a *app) tellPorts(list []runner.Port) {
 type networkFlags struct {
 	mode  string
 	allow []string
+	said  *pflag.Flag // --network
 }
 
 func (o *networkFlags) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.mode, "network", "", "none, allow (what --allow names), open (the public internet) (default: the profile's)")
+	o.said = f.Lookup("network")
 	f.StringArrayVar(&o.allow, "allow", nil, "who may be reached, besides whom the profile names: NAME[:PORT], *.NAME, CIDR, host:PORT, a group; implies --network allow; repeatable")
 }
 
@@ -90,7 +92,8 @@ func (o *networkFlags) reach() *runner.Reach {
 
 // check refuses flags that cannot be read, of a command that reads no profile.
 func (o *networkFlags) check() error {
-	if !slices.Contains([]string{"", string(egress.ModeNone), string(egress.ModeAllow), string(egress.ModeOpen)}, o.mode) {
+	modes := []string{string(egress.ModeNone), string(egress.ModeAllow), string(egress.ModeOpen)}
+	if o.said.Changed && !slices.Contains(modes, o.mode) {
 		return usage("--network %q: one of none, allow, open", o.mode)
 	}
 	if err := contradiction(o.mode, o.allow); err != nil {

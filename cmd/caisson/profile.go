@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -194,15 +195,26 @@ func runProfileTry(a *app, ref, step string) error {
 	if err != nil {
 		return configuration(err, "the rule cannot be read", "caisson profile validate")
 	}
-	lines := bufio.NewScanner(a.stdin)
-	for lines.Scan() {
-		if text := strings.TrimSuffix(lines.Text(), "\r"); text != "" {
+	const most = 64 << 10 // more is no destination, whatever follows
+	lines := bufio.NewReaderSize(a.stdin, most)
+	for {
+		line, long, err := lines.ReadLine()
+		text := string(line)
+		for long && err == nil {
+			_, long, err = lines.ReadLine()
+		}
+		if text != "" {
 			if err := writeJSON(a.stdout, tried{text, rule.Try(text)}, ""); err != nil {
 				return err
 			}
 		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return lines.Err()
 }
 
 // profileSources is where profiles lie, without the caller's variables and workspace.

@@ -71,7 +71,7 @@ A feature can live for days: run -d and exec work in it, every state that was go
 			if err := cmd.ValidateFlagGroups(); err != nil { // cobra asks only later, when it is no usage error any more
 				return err
 			}
-			a.parsed = true
+			a.parsed, a.command = true, cmd.CommandPath() // what is refused before its end is told of, too
 			if !slices.Contains(forwarding, cmd.Name()) {
 				ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 				cmd.SetContext(ctx)

@@ -181,7 +181,7 @@ func (o *runOptions) commands(p *profiles.Effective) ([]runner.Step, error) {
 			st.Network = &egress.Policy{Mode: egress.ModeNone}
 			continue
 		}
-		flags := networkFlags{o.mode(), o.policy["allow"]}
+		flags := networkFlags{mode: o.mode(), allow: o.policy["allow"]}
 		st.Reach = flags.reach()
 	}
 	return steps, nil

@@ -109,12 +109,12 @@ func (r *Rule) spells(t target) bool {
 	return slices.ContainsFunc(r.allow, exact) && !slices.ContainsFunc(r.also, func(o *Rule) bool { return !o.spells(t) })
 }
 
-// resolves reports whether a name may be known inside: whether some port of it may be reached. Under a rule that learns the
-// host's loopback is known, too, because only a connection shows the port that is wanted.
+// resolves reports whether a name may be known inside: whether some port of it may be reached. Under a rule that learns, or
+// watches, others are known, too, because only a connection shows the port that is wanted.
 func (r *Rule) resolves(name string) Verdict {
 	return r.agree(func(r *Rule) Verdict {
 		v := r.resolvesAlone(name)
-		if r.learn && name == HostName {
+		if !v.Allowed && (r.watch && v.Remedy != "" || (r.learn || r.watch) && name == HostName) {
 			return Verdict{Allowed: true, Rule: RuleLearn}
 		}
 		return r.learned(v, true)

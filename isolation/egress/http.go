@@ -30,6 +30,9 @@ func (h Header) Check() error {
 	if _, err := parseName(h.Host); err != nil {
 		return fmt.Errorf("host %q: %w", h.Host, err)
 	}
+	if h.Port == 443 && h.Host != HostName {
+		return fmt.Errorf("host %q: on port 443 TLS is spoken, inside of which nothing is added", h.Host)
+	}
 	if h.Name == "" || strings.ContainsFunc(h.Name, notToken) || slices.Contains(framing, http.CanonicalHeaderKey(h.Name)) {
 		return fmt.Errorf("%q is no header that can be added", h.Name)
 	}

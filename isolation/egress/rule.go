@@ -18,6 +18,7 @@ type Rule struct {
 	tls    []entry // where TLS must be spoken
 	limits Limits
 	learn  bool
+	watch  bool
 	also   []*Rule // that must allow it too
 }
 
@@ -71,6 +72,14 @@ func (r *Rule) Learning() *Rule {
 	l := *r
 	l.learn = true
 	return &l
+}
+
+// Watching is the rule that allows what r does, and has names known that r would not, so that it is seen which of their ports
+// are wanted: each stands for nobody, because all connections to it are refused.
+func (r *Rule) Watching() *Rule {
+	w := *r
+	w.watch = true
+	return &w
 }
 
 // All is the rule that allows what all of them allow; without any, None. Its limits are the least of theirs.

@@ -268,3 +268,26 @@ func TestAll(t *testing.T) {
 		}
 	}
 }
+
+// TestWatching: a rule that watches has every name known that it does not deny, and lets none of them be reached.
+func TestWatching(t *testing.T) {
+	r, err := Parse(Policy{Mode: ModeAllow, Allow: []string{"a.example:443"}, Deny: []string{"denied.example"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, known := range map[string]bool{"a.example": true, "other.example": true, HostName: true, "denied.example": false} {
+		if v := r.Watching().resolves(name); v.Allowed != known {
+			t.Errorf("%s: %+v", name, v)
+		}
+		if v := All(r.Watching(), None()).resolves(name); v.Allowed {
+			t.Errorf("%s beside a step without a network: %+v", name, v)
+		}
+	}
+	for _, r := range []*Rule{r, None()} {
+		for _, dest := range []string{"a.example:443", "other.example:443", HostName + ":80", "10.0.0.1:80", "denied.example:1"} {
+			if v, w := r.Try(dest), r.Watching().Try(dest); v != w {
+				t.Errorf("%s: %+v, and %+v while it watches", dest, v, w)
+			}
+		}
+	}
+}

@@ -197,6 +197,9 @@ func Network(events []runner.Event) []Refusal {
 		if n.Remedy != "" {
 			r.Flag = "--allow " + Word(n.Remedy)
 		}
+		if n.Name == egress.HostName && n.Port == 0 && !strings.HasPrefix(n.Rule, "deny ") { // the caller knows the port that was wanted
+			r.Flag = "--allow host:PORT"
+		}
 		if n.Rule == egress.RuleUnseen {
 			r.Flag = cmp.Or(r.Flag, "--allow RULE")
 			r.Remedy = "run it again with --learn=enforce, which says who is wanted and lets nobody be reached"
