@@ -198,18 +198,6 @@ func (x *session) approvals(ctx context.Context, verdicts []gates.Verdict) (used
 	return used, err
 }
 
-// promotion is the audit row of a promotion: how, whose approvals let it pass, and whether anybody looked.
-func (x *session) promotion(task, at, kind string, verdicts []gates.Verdict, approvals []Approval) AuditRecord {
-	a := AuditRecord{FeatureID: x.feature.ID, TaskID: task, Event: "promote", To: at, Cause: kind}
-	if !slices.ContainsFunc(verdicts, func(v gates.Verdict) bool { return v.Status != gates.Skipped }) {
-		a.Cause += "; no gate was asked"
-	}
-	for _, p := range approvals {
-		a.Cause += fmt.Sprintf("; gate %s approved by %s (uid %d) at %s: %s", p.Gate, p.By, p.UID, p.At.UTC().Format(time.RFC3339), p.Reason)
-	}
-	return a
-}
-
 // standing adds to verdicts the failures that stand though their gates do not block any more: to switch a gate off, or to have
 // it only warn, resolves nothing.
 func (x *session) standing(ctx context.Context, state *judged, verdicts []gates.Verdict) ([]gates.Verdict, error) {

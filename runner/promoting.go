@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/caisson-dev/caisson/gates"
 	"github.com/caisson-dev/caisson/runner/snapshot"
@@ -80,4 +82,16 @@ func halfPromoted(dir string) (planned, done bool) {
 		return err == nil
 	}
 	return there("promote.plan"), there("promote.done")
+}
+
+// promotion is the audit row of a promotion: how, whose approvals let it pass, and whether anybody looked.
+func (x *session) promotion(task, at, kind string, verdicts []gates.Verdict, approvals []Approval) AuditRecord {
+	a := AuditRecord{FeatureID: x.feature.ID, TaskID: task, Event: "promote", To: at, Cause: kind}
+	if !slices.ContainsFunc(verdicts, func(v gates.Verdict) bool { return v.Status != gates.Skipped }) {
+		a.Cause += "; no gate was asked"
+	}
+	for _, p := range approvals {
+		a.Cause += fmt.Sprintf("; gate %s approved by %s (uid %d) at %s: %s", p.Gate, p.By, p.UID, p.At.UTC().Format(time.RFC3339), p.Reason)
+	}
+	return a
 }
