@@ -7,21 +7,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caisson-dev/caisson/gates/builtin"
 	commandgate "github.com/caisson-dev/caisson/gates/command"
 	"github.com/caisson-dev/caisson/profiles"
+	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
 const gateTryLong = `Run one gate outside of any task, to try a policy out. Nothing is run or changed.
 
 command reads command lines from standard input, one per line, and says of each whether it would be allowed, asked about
-or denied, by which rules, and what would be safer. With -0 they end in NUL, and may have several lines.
+or denied, by which rules, and what would be safer. With -0 they end in NUL, and may have several lines. Scripts that they
+name are read below the current directory, as if that were the workspace.
 
 The other gates look at a directory: at everything in it as if it were new, or with --base at what differs from another
 directory. They have the configuration of the profile, whatever its mode.
@@ -99,6 +105,10 @@ func tryCommand(ctx context.Context, a *app, o tryOptions, args []string) error 
 	if err != nil {
 		return err
 	}
+	if here, err := os.OpenRoot("."); err == nil { // else none can be read
+		defer func() { _ = here.Close() }()
+		config.Open = scriptsIn(here)
+	}
 	end := byte('\n')
 	if o.nul {
 		end = 0
@@ -128,6 +138,29 @@ func tryCommand(ctx context.Context, a *app, o tryOptions, args []string) error 
 		return exitError(exitGate)
 	}
 	return nil
+}
+
+// scriptsIn returns what reads scripts as if a directory were the workspace: by their paths inside, or by those of the host.
+func scriptsIn(dir *os.Root) func(path string, limit int) ([]byte, error) {
+	host, err := filepath.Abs(dir.Name())
+	return func(path string, limit int) ([]byte, error) {
+		name, found := strings.CutPrefix(path, snapshot.WorkspaceTarget+"/")
+		if !found && err == nil {
+			name, found = strings.CutPrefix(path, strings.TrimSuffix(host, "/")+"/")
+		}
+		if !found {
+			return nil, fs.ErrNotExist
+		}
+		f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a fifo has no end
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+			return nil, errors.Join(fs.ErrInvalid, err)
+		}
+		return io.ReadAll(io.LimitReader(f, int64(limit)))
+	}
 }
 
 // loadRef loads the profile that a flag names.

@@ -145,6 +145,9 @@ func (c *invocation) stdinScript() {
 	case d.known && hasUnknown(d.text) && slices.Contains(shells, c.name): // names of files, of which a part is known
 		c.a.isolated(func() data { return c.a.parse(strings.ReplaceAll(d.text, unknownText, "unknown"), data{}) })
 		c.ask("stdin-script", "it runs what it reads, which cannot be told beforehand", "write a script and name it")
+	case strings.HasSuffix(d.text, "\n"+unknownText) && slices.Contains(shells, c.name): // whole lines, and perhaps more
+		c.a.inShell(c, strings.TrimSuffix(d.text, unknownText))
+		c.ask("stdin-script", "it runs what it reads, which may say more by then", "write a script and name it")
 	case hasUnknown(d.text) && d.text != unknownText && slices.Contains(shells, c.name):
 		c.a.inShell(c, d.text)
 	case hasUnknown(d.text) && d.text != unknownText:
