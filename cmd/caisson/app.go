@@ -28,6 +28,7 @@ type app struct {
 
 	redact *redact.Redactor // what is kept and told goes through it; nil: it knows shapes
 
+	lost    error  // why the command's output could not be written
 	midLine bool   // the command's last line on stderr has no end: ours begin with one
 	command string // the command that was chosen, such as "caisson run"
 	parsed  bool   // flags and arguments were accepted; an error before that is a usage error

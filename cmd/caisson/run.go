@@ -201,15 +201,16 @@ func (a *app) attach(r *runner.Request, o streamOptions, cancel context.CancelCa
 	r.Interactive = r.Stdin != nil
 
 	if a.json {
-		events := &eventWriter{out: &reader{Writer: a.stdout, cancel: cancel}}
+		all := &reader{Writer: a.stdout, cancel: cancel}
+		events := &eventWriter{out: all}
 		out, err := events.stream("stdout"), events.stream("stderr")
 		r.Stdout, r.Stderr, r.Progress = out, err, events.progress
-		s.undo = append(s.undo, out.flush, err.flush)
+		s.undo = append(s.undo, func() { a.noteLost(all) }, out.flush, err.flush)
 		return s, nil
 	}
-	stderr := &reader{Writer: a.stderr, cancel: cancel}
-	r.Stdout, r.Stderr = &reader{Writer: a.stdout, cancel: cancel}, stderr
-	s.undo = append(s.undo, func() { a.midLine = stderr.midLine })
+	stdout, stderr := &reader{Writer: a.stdout, cancel: cancel}, &reader{Writer: a.stderr, cancel: cancel}
+	r.Stdout, r.Stderr = stdout, stderr
+	s.undo = append(s.undo, func() { a.midLine = stderr.midLine; a.noteLost(stdout); a.noteLost(stderr) })
 	line := newProgress(a.stderr)
 	r.Progress = func(p runner.Progress) {
 		if len(p.Ports) > 0 {
@@ -239,10 +240,17 @@ func (a *app) reportRun(r *runner.Result, o *runOptions) error {
 	} else {
 		a.reportResult(r, o)
 	}
-	if code == 0 {
-		return nil
+	switch {
+	case code != 0:
+		return exitError(code)
+	case a.lost != nil: // what the command said is not where it was to go
+		e := &runner.Error{Code: runner.CodeInternal, Cause: a.lost.Error(), Exit: exitInternal}
+		if r.Kept {
+			e.Remedy = "caisson logs " + r.Feature
+		}
+		return e
 	}
-	return exitError(code)
+	return nil
 }
 
 // reportInside says how a task ended in a feature that goes on: what becomes of the change is not its matter.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -16,11 +18,12 @@ import (
 // errNoReader is why a task is cancelled whose output nobody reads any more, as in `caisson run … | head`.
 var errNoReader = errors.New("nobody reads the output any more")
 
-// reader is a stream of ours that cancels the task when its other end has gone.
+// reader is a stream of ours that cancels the task when its other end has gone, or takes no more.
 type reader struct {
 	io.Writer
 	cancel  context.CancelCauseFunc
-	midLine bool // what was written last does not end with a newline
+	midLine bool         // what was written last does not end with a newline
+	lost    atomic.Value // the error of what could not be written, though somebody wanted it
 }
 
 func (r *reader) Write(p []byte) (int, error) {
@@ -30,8 +33,19 @@ func (r *reader) Write(p []byte) (int, error) {
 	}
 	if errors.Is(err, syscall.EPIPE) {
 		r.cancel(errNoReader)
+	} else if err != nil {
+		lost := fmt.Errorf("the output cannot be written: %w", err)
+		r.lost.Store(lost)
+		r.cancel(lost)
 	}
 	return n, err
+}
+
+// noteLost keeps the error of what could not be written for the end: the command may have ended well before.
+func (a *app) noteLost(r *reader) {
+	if err, ok := r.lost.Load().(error); ok {
+		a.lost = err
+	}
 }
 
 // eventWriter writes JSON Lines: output, states, and one terminal event. It is safe for concurrent use.
