@@ -3,7 +3,6 @@ package images
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -21,23 +20,23 @@ func Dir(path string) (Root, error) {
 		abs, err = filepath.EvalSymlinks(abs)
 	}
 	if err != nil {
-		return Root{}, fmt.Errorf("root filesystem: %w", err)
+		return Root{}, unusable("%w", err)
 	}
 	fi, err := os.Stat(abs)
 	if err != nil {
-		return Root{}, fmt.Errorf("root filesystem: %w", err)
+		return Root{}, unusable("%w", err)
 	}
 	if !fi.IsDir() {
-		return Root{}, fmt.Errorf("root filesystem: %s is not a directory; for an archive write tar:%s", path, path)
+		return Root{}, unusable("%s is not a directory; for an archive write tar:%s", path, path)
 	}
 	for _, t := range hostTrees {
 		if abs == "/" || within(abs, t) {
-			return Root{}, fmt.Errorf("root filesystem: %s belongs to the host; for the host's own programs write host", abs)
+			return Root{}, unusable("%s belongs to the host; for the host's own programs write host", abs)
 		}
 	}
 	for _, t := range []string{"/etc", "/home", "/root", "/usr", "/var"} {
 		if within(t, abs) {
-			return Root{}, fmt.Errorf("root filesystem: %s holds more of the host than a root filesystem", abs)
+			return Root{}, unusable("%s holds more of the host than a root filesystem", abs)
 		}
 	}
 	sum := sha256.Sum256([]byte(abs + "\x00" + identity(fi)))

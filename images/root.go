@@ -66,6 +66,18 @@ type Target struct {
 // ErrRegistry says that a reference names an image of a registry.
 var ErrRegistry = errors.New("images of registries are not available in this version")
 
+// UnusableError says why what was named is no root filesystem.
+type UnusableError struct{ Err error }
+
+func (e *UnusableError) Error() string { return "root filesystem: " + e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *UnusableError) Unwrap() error { return e.Err }
+
+func unusable(format string, args ...any) error {
+	return &UnusableError{Err: fmt.Errorf(format, args...)}
+}
+
 // Parse splits a reference into its kind and argument: "host" (also ""), "dir:/x" or "/x" for a directory,
 // "tar:/x.tar" or "/x.tar" (".tar.gz", ".tgz", ".tar.bz2") for an archive. A relative path is made absolute.
 // Anything that looks like a registry's name is an error that matches ErrRegistry.
@@ -81,7 +93,7 @@ func Parse(ref string) (kind, arg string, err error) {
 		return "", "", fmt.Errorf("root filesystem %q: %w; write host, dir:PATH or tar:PATH", ref, ErrRegistry)
 	}
 	if arg == "" || strings.ContainsRune(arg, 0) {
-		return "", "", fmt.Errorf("root filesystem %q: %s: needs a path", ref, kind)
+		return "", "", unusable("%q: %s: needs a path", ref, kind)
 	}
 	if arg, err = filepath.Abs(arg); err != nil {
 		return "", "", fmt.Errorf("root filesystem %q: %w", ref, err)

@@ -36,7 +36,7 @@ const racy = 2 * time.Second
 func Tar(path, cacheDir string) (Root, error) {
 	f, fi, err := openRegular(path, true)
 	if err != nil {
-		return Root{}, fmt.Errorf("root filesystem: %w", err)
+		return Root{}, unusable("%w", err)
 	}
 	defer f.Close()
 	abs, err := filepath.Abs(path)

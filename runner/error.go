@@ -169,8 +169,9 @@ func typedByKind(err error) *Error {
 	if e, ok := errors.AsType[*images.TargetError](err); ok {
 		return refuse(CodeMount, e.Remedy, "cannot mount at %s: %s", e.Path, e.Reason)
 	}
-	if e, ok := errors.AsType[*images.ArchiveError](err); ok {
-		return refuse(CodeRootFS, "name a root file system with --rootfs that works", "%v", e)
+	_, damaged := errors.AsType[*images.ArchiveError](err)
+	if _, ok := errors.AsType[*images.UnusableError](err); ok || damaged {
+		return refuse(CodeRootFS, "name a root file system with --rootfs that works", "%v", err)
 	}
 	if errors.Is(err, images.ErrRegistry) {
 		return refuse(CodeRootFS, "--rootfs host, dir:PATH or tar:PATH", "%v", err)

@@ -3,9 +3,11 @@
 package rootfs
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -23,8 +25,8 @@ var resolver = "nameserver " + egress.Gateway4.String() + "\noptions timeout:2 a
 // Feedback is the directory in which a feature finds what gates say of it.
 const Feedback = "/run/caisson"
 
-// Make makes the root file system of a profile: its directory of mount points, and what is bound over it. Cache is a
-// directory for unpacked ones.
+// Make makes the root file system of a profile: its directory of mount points, and what is bound over it. Cache is the
+// state directory's place for unpacked ones.
 func Make(p *profiles.Effective, mounts []isolation.Bind, cache, hostname string) (isolation.Rootfs, error) {
 	r, err := rootOf(p, cache)
 	if err != nil {
@@ -62,7 +64,11 @@ func rootOf(p *profiles.Effective, cache string) (images.Root, error) {
 	}
 	switch kind {
 	case images.KindDir:
-		return images.Dir(arg)
+		r, err := images.Dir(arg)
+		if state := filepath.Dir(cache); err == nil && overlap(r.Lower, state) {
+			err = &images.UnusableError{Err: fmt.Errorf("%s holds or lies in caisson's own state, %s", r.Lower, state)}
+		}
+		return r, err
 	case images.KindTar:
 		return images.Tar(arg, cache)
 	}
@@ -71,6 +77,14 @@ func rootOf(p *profiles.Effective, cache string) (images.Root, error) {
 		list = images.DefaultHostList()
 	}
 	return images.Host(list)
+}
+
+// overlap says whether one of two directories is, or holds, the other.
+func overlap(a, b string) bool {
+	if resolved, err := filepath.EvalSymlinks(b); err == nil {
+		b = resolved
+	}
+	return strings.HasPrefix(a+"/", b+"/") || strings.HasPrefix(b+"/", a+"/")
 }
 
 // Mounts are what a profile shows inside, checked on this host. The errors are *profiles.MountError and the system's.
