@@ -323,7 +323,11 @@ func act(r *rand.Rand, dir string) {
 	case 5:
 		_ = os.Symlink(names[r.IntN(len(names))], path)
 	case 6:
-		_ = os.Chmod(path, []os.FileMode{0o644, 0o755, 0o700}[r.IntN(3)])
+		mode := []os.FileMode{0o644, 0o755, 0o700}[r.IntN(3)]
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			mode |= 0o100 // git needs to read it, whoever it runs as
+		}
+		_ = os.Chmod(path, mode)
 	case 7:
 		_ = os.Rename(path, dir+"/"+names[r.IntN(len(names)-1)])
 	case 8:

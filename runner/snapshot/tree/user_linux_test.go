@@ -33,7 +33,9 @@ func withoutKernel(t *testing.T, r *rand.Rand) {
 			act(r, l)
 		}
 		strew(r, l, s.roots()[i].mark(), true)
-		lockUp(r, l)
+		if i < len(s.layers)-1 || os.Geteuid() == 0 { // the workspace is not ours: what keeps us out there does
+			lockUp(r, l)
+		}
 	}
 	want := listed(t, s.view())
 	all := s.layers

@@ -183,6 +183,9 @@ type orphan struct{ path, origin string }
 // Compare reads what became of old in now. Entries, counts and digest are exact when nobody writes to either;
 // otherwise they are what was met. Errors name the path.
 func Compare(ctx context.Context, old, now *View, o CompareOptions) (*Change, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
 	k := &walk{CompareOptions: o, now: now, old: old, sums: make([]Sums, len(now.layers))}
 	for n := 1; n <= min(len(now.layers), len(old.layers)); n++ {
 		a, b := len(now.layers)-n, len(old.layers)-n
@@ -222,6 +225,8 @@ func (k *walk) run(ctx context.Context) ([]*found, error) {
 			j.parts.release()
 		}
 	}
+	k.mu.Lock() // ctx may end just now
+	defer k.mu.Unlock()
 	return all, k.err
 }
 
