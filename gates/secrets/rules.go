@@ -129,14 +129,17 @@ type match struct {
 	rule         *rule
 	start        int // of the expression, in the text
 	text, secret string
-	line         string
+	line         func() string
 }
 
 // allows says whether m is no secret after all, in a file at path.
 func (a *allowlist) allows(m *match, path string) bool {
-	target := map[string]string{"match": m.text, "line": m.line}[a.RegexTarget]
-	if target == "" {
-		target = m.secret
+	target := m.secret
+	switch a.RegexTarget {
+	case "match":
+		target = m.text
+	case "line":
+		target = m.line()
 	}
 	lower := strings.ToLower(m.secret)
 	word := slices.ContainsFunc(a.Stopwords, func(w string) bool { return strings.Contains(lower, w) })

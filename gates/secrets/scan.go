@@ -3,110 +3,108 @@ package secrets
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/hex"
 	"slices"
 	"strings"
 	"unicode/utf16"
 )
 
-// A text is looked at in chunks, so that the context is asked in between, and each rule sees only chunks with its keyword.
-// They overlap by more than any secret is long.
 const (
-	chunkBytes   = 64 << 10
-	overlapBytes = 12 << 10
-	// nearBytes is how far from its name a secret can end, for the rules that go by the name.
+	// chunkBytes is how much is looked at before the context is asked again.
+	chunkBytes = 64 << 10
+	// farBytes is how far from a keyword its secret reaches, nearBytes how far for the rules that go by a name.
+	farBytes  = 12 << 10
 	nearBytes = 512
-	// maxMatches bounds what one rule finds in one chunk.
-	maxMatches = 200
+	// lineBytes is how much of its line a match is judged by, on each side.
+	lineBytes = 4 << 10
 	// maxLayers is how many encodings may lie over each other.
-	maxLayers = 2
+	maxLayers = 5
 )
 
-// scan finds the secrets of one text. The error is the context's cause.
-func (s *ruleset) scan(ctx context.Context, path string, data []byte) ([]match, error) {
-	text := plain(data)
+// scan finds the secrets of one text, in the order of their places in it. The error is the context's cause.
+func (s *ruleset) scan(ctx context.Context, path string, text []byte) ([]match, error) {
 	skip := func(r *rule) bool { return false }
 	if anyMatches(s.global.paths, path) { // lock files, vendored code, pictures: full of what only looks like a secret
 		skip = func(r *rule) bool { return r.context }
 	}
-	return s.layer(ctx, layer{path: path, text: text, skip: skip})
-}
-
-// layer is a text, or what is left of a part of it when an encoding is taken off.
-type layer struct {
-	path  string
-	text  []byte
-	skip  func(r *rule) bool
-	depth int
-}
-
-func (s *ruleset) layer(ctx context.Context, l layer) ([]match, error) {
-	var out []match
-	seen := map[string]bool{}
-	for start := 0; start < len(l.text); start += chunkBytes - overlapBytes {
-		if err := context.Cause(ctx); err != nil {
+	f := finder{ruleset: s, path: path, skip: skip, seen: map[place]bool{}}
+	l := &layer{text: text}
+	for depth := 0; ; depth++ {
+		if err := f.layer(ctx, l); err != nil {
 			return nil, err
 		}
-		end := min(start+chunkBytes, len(l.text))
-		for _, m := range s.chunk(l, l.text[start:end]) {
-			m.start += start
-			if key := m.rule.ID + "\x00" + m.secret; !seen[key] {
-				seen[key] = true
-				out = append(out, m)
-			}
-		}
-		if end == len(l.text) {
+		if l = l.decoded(); l == nil || depth == maxLayers {
 			break
 		}
 	}
-	if l.depth == maxLayers {
-		return out, nil
-	}
-	for _, run := range encodedRuns(l.text) {
-		inner, err := s.layer(ctx, layer{path: l.path, text: run.text, depth: l.depth + 1,
-			skip: func(r *rule) bool { return r.context }})
-		if err != nil {
-			return nil, err
-		}
-		for _, m := range inner {
-			m.start = run.start
-			out = append(out, m)
-		}
-	}
-	return out, nil
+	slices.SortStableFunc(f.found, func(a, b match) int { return a.start - b.start })
+	return f.found, nil
 }
 
-// chunk asks the rules whose keywords the chunk has.
-func (s *ruleset) chunk(l layer, chunk []byte) []match {
-	lower := bytes.ToLower(chunk)
-	if len(lower) != len(chunk) {
-		lower = asciiLower(chunk) // a letter whose small form has another length
+// finder collects what the layers of a text have.
+type finder struct {
+	*ruleset
+	path  string
+	skip  func(*rule) bool
+	seen  map[place]bool // windows overlap, and what is beside a decoding is looked at again
+	found []match
+}
+
+type place struct {
+	rule   *rule
+	secret string
+	start  int
+}
+
+// layer finds the secrets of one layer.
+func (f *finder) layer(ctx context.Context, l *layer) error {
+	windows, err := f.windows(ctx, l.text)
+	if err != nil {
+		return err
 	}
-	places := map[int][]int{} // of keywords, by rule
-	for i := 0; i+1 < len(lower); i++ {
-		for _, k := range s.first[int(lower[i])<<8|int(lower[i+1])] {
-			if w := &s.keywords[k]; bytes.HasPrefix(lower[i:], []byte(w.text)) {
-				for _, r := range w.rules {
-					if !l.skip(&s.rules[r]) && s.rules[r].plausible(lower, i+len(w.text)) {
-						places[r] = append(places[r], i)
-					}
+	for r := range f.rules {
+		for _, w := range windows[r] {
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+			for _, m := range f.matches(&f.rules[r], f.path, l, w) {
+				if key := (place{m.rule, m.secret, m.start}); !f.seen[key] {
+					f.seen[key] = true
+					f.found = append(f.found, m)
 				}
 			}
 		}
 	}
-	var out []match
-	for r, at := range places {
-		rule := &s.rules[r]
-		if rule.regex == nil || rule.path != nil && !rule.path().MatchString(l.path) {
-			continue
+	return nil
+}
+
+// windows returns what of a text each rule has to see, by the rule's index: what is around its keywords.
+func (f *finder) windows(ctx context.Context, text []byte) (map[int][]window, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	lower := asciiLower(text)
+	out, silent := map[int][]window{}, map[int]bool{}
+	for i := 0; i+1 < len(lower); i++ {
+		if i%chunkBytes == chunkBytes-1 && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
-		for _, w := range rule.windows(at, len(chunk)) {
-			out = append(out, s.matches(rule, l.path, chunk, w)...)
+		for _, k := range f.first[int(lower[i])<<8|int(lower[i+1])] {
+			w := &f.keywords[k]
+			if !bytes.HasPrefix(lower[i:], []byte(w.text)) {
+				continue
+			}
+			for _, r := range w.rules {
+				rule := &f.rules[r]
+				if _, known := out[r]; !known && !silent[r] {
+					silent[r] = f.skip(rule) || rule.regex == nil || rule.path != nil && !rule.path().MatchString(f.path)
+				}
+				if !silent[r] && rule.plausible(lower, i+len(w.text)) {
+					out[r] = rule.widen(out[r], lower, i)
+				}
+			}
 		}
 	}
-	slices.SortFunc(out, func(a, b match) int { return a.start - b.start })
-	return out
+	return out, nil
 }
 
 func asciiLower(b []byte) []byte {
@@ -128,9 +126,9 @@ var tails = map[string]int{"jwt": 17, "vault-service-token": 24, "twilio-api-key
 func (r *rule) plausible(lower []byte, after int) bool {
 	rest := lower[after:]
 	if n := tails[r.ID]; n > 0 {
-		return tokenRun(rest) >= n
+		return tokenRun(rest, n) >= n
 	}
-	if r.ID != "generic-api-key" {
+	if r.ID != genericRule {
 		return true
 	}
 	// What the expression has between the name and the sign, and between the sign and the value, is no longer than this.
@@ -142,7 +140,7 @@ func (r *rule) plausible(lower []byte, after int) bool {
 	}
 	rest = rest[sign+1:]
 	for n := 0; n < beside; n++ {
-		if tokenRun(rest) >= value {
+		if tokenRun(rest, value) >= value {
 			return true
 		}
 		if len(rest) == 0 || strings.IndexByte("`'\"= \t\n\f\r>|:?,", rest[0]) < 0 {
@@ -153,10 +151,10 @@ func (r *rule) plausible(lower []byte, after int) bool {
 	return false
 }
 
-// tokenRun counts the bytes at the beginning of b that a token can have.
-func tokenRun(b []byte) int {
+// tokenRun counts the bytes at the beginning of b that a token can have, up to limit.
+func tokenRun(b []byte, limit int) int {
 	n := 0
-	for n < len(b) && (isWord(b[n]) || strings.IndexByte("+/=.~-", b[n]) >= 0) {
+	for n < len(b) && n < limit && (isWord(b[n]) || strings.IndexByte("+/=.~-", b[n]) >= 0) {
 		n++
 	}
 	return n
@@ -164,40 +162,64 @@ func tokenRun(b []byte) int {
 
 func isWord(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '_' }
 
-// windows are the parts of a chunk that an expression has to see.
-func (r *rule) windows(at []int, size int) [][2]int {
-	before, after := size, size
-	if r.context {
+// window is a part of a text that an expression has to see.
+type window struct {
+	first      int // keyword
+	start, end int
+}
+
+// whole are the rules that see all of a text in which their keyword is: their secrets have any length, or do not contain it.
+var whole = map[string]bool{"private-key": true, "airtable-personnal-access-token": true, "facebook-access-token": true, "sourcegraph-access-token": true}
+
+// widen adds what is around the keyword at i to the windows before it. They overlap, so that none has to be long.
+func (r *rule) widen(windows []window, lower []byte, i int) []window {
+	before, after := farBytes, farBytes
+	switch {
+	case r.context:
 		before, after = nearBytes, nearBytes
-	} else if tails[r.ID] > 0 {
-		before, after = nearBytes, overlapBytes
+	case tails[r.ID] > 0:
+		before = nearBytes
+	case whole[r.ID]:
+		return append(windows[:0], window{end: len(lower)})
 	}
-	var out [][2]int
-	for _, i := range at {
-		w := [2]int{max(0, i-before), min(size, i+after)}
-		if n := len(out); n > 0 && w[0] <= out[n-1][1] {
-			out[n-1][1] = w[1]
-		} else {
-			out = append(out, w)
-		}
+	start, end := max(0, i-before), min(len(lower), i+after)
+	n := len(windows)
+	if n == 0 || start > windows[n-1].end || i-windows[n-1].first > chunkBytes {
+		return append(windows, window{first: i, start: start, end: tokenEnd(lower, end)})
 	}
-	return out
+	if w := &windows[n-1]; end > w.end {
+		w.end = tokenEnd(lower, end)
+	}
+	return windows
+}
+
+// tokenEnd is after the token that i is in, and what an expression wants after it.
+func tokenEnd(lower []byte, i int) int {
+	const behind = 3
+	return min(len(lower), i+tokenRun(lower[i:], chunkBytes)+behind)
 }
 
 // matches applies one rule to one window.
-func (s *ruleset) matches(r *rule, path string, chunk []byte, w [2]int) []match {
+func (s *ruleset) matches(r *rule, path string, l *layer, w window) []match {
 	var out []match
-	text := string(chunk[w[0]:w[1]])
-	for _, at := range r.regex().FindAllStringSubmatchIndex(text, maxMatches) {
-		m := match{rule: r, start: w[0] + at[0], text: strings.Trim(text[at[0]:at[1]], "\n")}
+	text := l.text[w.start:w.end]
+	for _, at := range r.regex().FindAllSubmatchIndex(text, -1) {
+		start, end := w.start+at[0], w.start+at[1]
+		if at[0] == 0 && w.start > 0 || end == w.end && end < len(l.text) || !l.news(start, end) {
+			continue // what the window has cut is seen whole in another one
+		}
+		m := match{rule: r, text: string(bytes.Trim(text[at[0]:at[1]], "\n")), line: func() string { return lineAround(l.text, start, end) }}
 		m.secret = m.text
 		for g := 1; 2*g < len(at); g++ {
 			if at[2*g] < at[2*g+1] && (r.SecretGroup == 0 || r.SecretGroup == g) {
-				m.secret = text[at[2*g]:at[2*g+1]]
+				m.secret = string(text[at[2*g]:at[2*g+1]])
 				break
 			}
 		}
-		m.line = lineAround(text, at[0], at[1])
+		for l.text[start] == '\n' && start+1 < end {
+			start++
+		}
+		m.start = l.origin(start)
 		refuted := r.Entropy > 0 && entropy(m.secret) <= r.Entropy || s.global.allows(&m, path)
 		for i := range r.Allowlists {
 			refuted = refuted || r.Allowlists[i].allows(&m, path)
@@ -209,68 +231,13 @@ func (s *ruleset) matches(r *rule, path string, chunk []byte, w [2]int) []match 
 	return out
 }
 
-func lineAround(text string, start, end int) string {
-	start = strings.LastIndexByte(text[:start], '\n') + 1
-	if i := strings.IndexByte(text[end:], '\n'); i >= 0 {
-		end += i
-	} else {
-		end = len(text)
+func lineAround(text []byte, start, end int) string {
+	before, after := text[max(0, start-lineBytes):start], text[end:min(len(text), end+lineBytes)]
+	start -= len(before) - 1 - bytes.LastIndexByte(before, '\n')
+	if i := bytes.IndexByte(after, '\n'); i >= 0 {
+		after = after[:i]
 	}
-	return text[start:end]
-}
-
-// run is a part of a text that is another text, encoded.
-type run struct {
-	start int
-	text  []byte
-}
-
-// encodedRuns finds base64 (either alphabet) and hexadecimal of at least 24 characters that decode to text.
-func encodedRuns(text []byte) []run {
-	var out []run
-	for i := 0; i < len(text); {
-		n := 0
-		for i+n < len(text) && base64Byte(text[i+n]) {
-			n++
-		}
-		if n >= 24 {
-			if decoded := decode(text[i : i+n]); decoded != nil {
-				out = append(out, run{i, decoded})
-			}
-		}
-		i += n + 1
-	}
-	return out
-}
-
-func base64Byte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '/' || c == '-' || c == '_'
-}
-
-// decode returns what b encodes, nil unless that is text.
-func decode(b []byte) []byte {
-	if len(b)%2 == 0 {
-		out := make([]byte, len(b)/2)
-		if _, err := hex.Decode(out, b); err == nil && isText(out) {
-			return out
-		}
-	}
-	for _, e := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-		out := make([]byte, e.DecodedLen(len(b)))
-		if n, err := e.Decode(out, b); err == nil && isText(out[:n]) {
-			return out[:n]
-		}
-	}
-	return nil
-}
-
-func isText(b []byte) bool {
-	for _, c := range b {
-		if c >= 0x7f || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
-			return false
-		}
-	}
-	return true
+	return string(text[start : end+len(after)])
 }
 
 // plain is a text of bytes: what was written in UTF-16, as Windows does, in UTF-8.

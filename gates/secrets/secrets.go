@@ -4,9 +4,11 @@
 // start of the program (its archive formats and their packages initialise themselves), writes to the global viper, and cannot
 // be stopped in the middle of a file. What is different, because whoever wrote the change is not trusted: a comment
 // "gitleaks:allow" and configuration files in the workspace count for nothing, and the paths that gitleaks leaves out (vendored
-// code, pictures, lock files) are left out only for the rules that go by the name beside a value.
+// code, pictures, lock files) are left out only for the rules that go by the name beside a value. The module gitleakstest
+// compares the two, and has all differences.
 //
-// Archives are not unpacked. Base64, hexadecimal and UTF-16 are read. No value is ever part of a finding, not even in part.
+// Archives are not unpacked. What is encoded in letters (base64, hexadecimal, percent signs, escapes) and UTF-16 are read. No
+// value is ever part of a finding, not even in part.
 package secrets
 
 import (
@@ -15,6 +17,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/caisson-dev/caisson/gates"
 )
@@ -34,7 +37,12 @@ func (c Config) Validate() error {
 }
 
 // version changes with the rules, too.
-const version = 1
+const version = 2
+
+// genericRule is the rule that knows no kind of secret, only names beside them.
+const genericRule = "generic-api-key"
+
+const remedy = "take it out, and make a new one at once: whoever ran the task has seen it; what is no secret goes into gates.secrets.allowed"
 
 type gate struct {
 	Config
@@ -106,7 +114,8 @@ func (l *look) entry(ctx context.Context, e *gates.Entry) error {
 	if err != nil {
 		return l.unread(e, err)
 	}
-	found, err := l.rules.scan(ctx, e.Path, data)
+	text := plain(data)
+	found, err := l.rules.scan(ctx, e.Path, text)
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -114,14 +123,17 @@ func (l *look) entry(ctx context.Context, e *gates.Entry) error {
 	if err != nil {
 		return err
 	}
-	text := plain(data)
-	for _, m := range found {
-		if slices.Contains(l.Disabled, m.rule.ID) || l.better(found, &m) {
+	found = slices.DeleteFunc(found, func(m match) bool { return slices.Contains(l.Disabled, m.rule.ID) })
+	line, counted := 1, 0
+	for i := range found {
+		m := &found[i]
+		line += bytes.Count(text[counted:m.start], []byte("\n"))
+		counted = m.start
+		if better(text, found, i) {
 			continue
 		}
-		f := gates.Finding{Rule: m.rule.ID, Path: e.Path, Line: 1 + bytes.Count(text[:m.start], []byte("\n")), Severity: l.Found,
-			Message: m.rule.Description,
-			Remedy:  "take it out, and make a new one at once: whoever ran the task has seen it; what is no secret goes into gates.secrets.allowed"}
+		f := gates.Finding{Rule: m.rule.ID, Path: e.Path, Line: line, Severity: l.Found,
+			Message: m.rule.Description, Remedy: remedy}
 		if before[m.rule.ID+"\x00"+m.secret] {
 			f.Severity, f.Message = l.Before, "It was there before. "+f.Message
 		}
@@ -130,12 +142,21 @@ func (l *look) entry(ctx context.Context, e *gates.Entry) error {
 	return nil
 }
 
-// better says whether a rule that knows the kind of secret has found the same one.
-func (l *look) better(found []match, m *match) bool {
-	return m.rule.ID == "generic-api-key" && slices.ContainsFunc(found, func(o match) bool {
-		return o.rule.ID != m.rule.ID && !slices.Contains(l.Disabled, o.rule.ID) && o.start >= m.start-nearBytes && o.start <= m.start+nearBytes &&
-			(o.secret == m.secret || bytes.Contains([]byte(o.text), []byte(m.secret)))
-	})
+// better says whether a rule that knows the kind of secret has found what the i'th match has, in the same line and near it.
+func better(text []byte, found []match, i int) bool {
+	const neighbours = 64
+	m := &found[i]
+	if m.rule.ID != genericRule {
+		return false
+	}
+	for j := max(0, i-neighbours); j < min(len(found), i+neighbours); j++ {
+		o := &found[j]
+		low, high := min(o.start, m.start), max(o.start, m.start)
+		if o.rule.ID != genericRule && high-low <= nearBytes && strings.Contains(o.secret, m.secret) && bytes.IndexByte(text[low:high], '\n') < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // names applies the rules about names of files.
@@ -157,7 +178,7 @@ func (l *look) before(ctx context.Context, e *gates.Entry) (map[string]bool, err
 	if err != nil {
 		return nil, context.Cause(ctx) // then everything is new
 	}
-	found, err := l.rules.scan(ctx, e.Path, data)
+	found, err := l.rules.scan(ctx, e.Path, plain(data))
 	out := make(map[string]bool, len(found))
 	for _, m := range found {
 		out[m.rule.ID+"\x00"+m.secret] = true

@@ -78,7 +78,7 @@ func TestFinds(t *testing.T) {
 		{"a token of three parts", "a.txt", "see " + jwtToken + "\n", "jwt", 1},
 		{"whatever the comment says", "a.go", "k := \"" + awsKey + "\" // gitleaks:allow\n", "aws-access-token", 1},
 		{"wherever it lies", "node_modules/x/logo.png", "\x00\x01 " + awsKey + " \x00", "aws-access-token", 1},
-		{"at the border of chunks", "a.txt", strings.Repeat("x", chunkBytes-overlapBytes-12) + "\n" + awsKey + "\n", "aws-access-token", 2},
+		{"at the border of chunks", "a.txt", strings.Repeat("x", chunkBytes-farBytes-12) + "\n" + awsKey + "\n", "aws-access-token", 2},
 		{"at the end of a chunk", "a.txt", strings.Repeat("x", chunkBytes-10) + " " + awsKey + "\n", "aws-access-token", 1},
 		{"in base64", "a.yaml", "data:\n  x: " + base64.StdEncoding.EncodeToString([]byte("the key is "+awsKey+" ok")) + "\n", "aws-access-token", 2},
 		{"in base64, twice", "a", base64.StdEncoding.EncodeToString([]byte(base64.URLEncoding.EncodeToString([]byte("the key is " + awsKey + " ok!")))), "aws-access-token", 1},
@@ -233,23 +233,128 @@ func TestHostileText(t *testing.T) {
 	}
 }
 
+// What the library finds and the matcher did not, or the other way round.
+func TestAsGitleaks(t *testing.T) {
+	example := "AKIA" + "IOSFODNN7EXAMPLE\n"
+	long := strings.Repeat("vJ3k9Qz7Lw2mXc8TbR5n", 100)
+	percent := strings.NewReplacer("=", "%3D", " ", "%20", "K", "%4b")
+	var escapes strings.Builder
+	for _, c := range awsKey {
+		fmt.Fprintf(&escapes, `\u%04X`, c)
+	}
+	named := base64.StdEncoding.EncodeToString([]byte(generic))
+	for _, c := range []struct{ name, content, want string }{
+		{"wherever the same one is", awsKey + "\n\n" + awsKey + "\n", "aws-access-token:1 aws-access-token:3"},
+		{"behind many that are none", strings.Repeat(example, 1000) + awsKey, "aws-access-token:1001"},
+		{"long values", "api_key = '" + long + "'\n", "generic-api-key:1"},
+		{"a key longer than a chunk", pem[:32] + strings.Repeat("MIIEowIBAAKCAQEAx7Kq2mZ9vT4bN8sJ1wE6rY3uL5pC0dFhGaQo\n", 2000) + pem[len(pem)-30:], "private-key:1"},
+		{"a keyword far away", "airtable\n" + strings.Repeat("x\n", 50_000) + "pat" + "JcldTtSOiiwXUG.e4594505d6bfc0a4ef561687cbf4a8e19e435cb344534b1547cfad02b392b9a6\n", "airtable-personnal-access-token:50002"},
+		{"no half of a word", strings.Repeat("x", chunkBytes-21) + " " + awsKey + "ABC\n", ""},
+		{"a name beside base64", "api_key: " + base64.StdEncoding.EncodeToString([]byte("'"+generic+"'")) + "\n", "generic-api-key:1 generic-api-key:1"},
+		{"a name in base64", "\n" + base64.StdEncoding.EncodeToString([]byte("api_key = "+generic+"\n")), "generic-api-key:2"},
+		{"a layer below five others", strings.Repeat("\n", 9) + deep("k = "+awsKey, 5), "aws-access-token:10"},
+		{"percent signs", "x\nhttps://x/?k=" + percent.Replace("a = "+awsKey+" ") + "\n", "aws-access-token:2"},
+		{"percent signs in base64", "k=" + strings.ReplaceAll(base64.StdEncoding.EncodeToString([]byte("is "+awsKey+"!")), "=", "%3D") + "\n", "aws-access-token:1"},
+		{"escapes", "\nk = \"" + escapes.String() + "\"\n", "aws-access-token:2"},
+		{"code points", "\n" + strings.ReplaceAll(escapes.String(), `\u`, " U+") + "\n", "aws-access-token:2"},
+		{"lines below the names", "a\n\napi_key:\n  " + generic + "\n" + named, "generic-api-key:3"},
+		{"İ and other letters that shrink", "\xff\u212a\u0130 api_key = \"" + generic + "\"\n", "generic-api-key:1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			for _, f := range judge(t, Config{}, change(map[string]string{"a.txt": c.content}, nil)).Findings {
+				got = append(got, fmt.Sprintf("%s:%d", f.Rule, f.Line))
+			}
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+}
+
+func deep(s string, layers int) string {
+	for range layers {
+		s = base64.StdEncoding.EncodeToString([]byte(s))
+	}
+	return s
+}
+
+// TestLinear: half a megabyte of what is most work takes no minutes, whatever it is.
+func TestLinear(t *testing.T) {
+	var keys, names strings.Builder
+	r := rand.New(rand.NewPCG(3, 4))
+	for keys.Len() < 1<<19 {
+		keys.WriteString("AKIA")
+		names.WriteString("key='")
+		for range 16 {
+			keys.WriteByte("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"[r.IntN(32)])
+			names.WriteByte("abcdefghijklmnopqrstuvwxyz234567"[r.IntN(32)])
+		}
+		keys.WriteByte(' ')
+		names.WriteByte('\'')
+	}
+	for name, text := range map[string]string{
+		"keys":           keys.String(),
+		"names":          names.String(),
+		"keys in base64": base64.StdEncoding.EncodeToString([]byte(keys.String())),
+		"keywords":       strings.Repeat("ey", 1<<18),
+		"assignments":    strings.Repeat("key=", 1<<17),
+		"percent signs":  strings.Repeat("%", 1<<20),
+		"begins":         strings.Repeat("-----BEGIN PRIVATE KEY-----", 1<<15),
+		"backslashes":    strings.Repeat(`\`, 1<<20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("not linear"))
+			defer cancel()
+			g, err := Gate(Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := g.Check(ctx, change(map[string]string{"a.txt": text}, nil)); err != nil || ctx.Err() != nil {
+				t.Error(err, ctx.Err())
+			}
+		})
+	}
+}
+
+// FuzzScan: a finding says the rule and the line, and nothing that depends on the text.
 func FuzzScan(f *testing.F) {
-	for _, s := range []string{awsKey, "api_key = '" + generic + "'", pem, base64.StdEncoding.EncodeToString([]byte("key " + awsKey)), "\xff\xfeA\x00", "eyeyey.ey", "KEY=\u0130\u212a"} {
+	for _, s := range []string{awsKey, "api_key = '" + generic + "'", pem, base64.StdEncoding.EncodeToString([]byte("key " + awsKey)), "\xff\xfeA\x00", "eyeyey.ey", "KEY=\u0130\u212a",
+		"%41%4b", `\\u0041\u004b`, "U+0041 U+004b", deep(awsKey, 3), "airtable patJcldTtSOiiwXUG.", "curl -u \"a:bcd\" x"} {
 		f.Add([]byte(s))
 	}
 	s, err := load()
 	if err != nil {
 		f.Fatal(err)
 	}
+	messages := map[string]string{}
+	for _, r := range s.rules {
+		messages[r.ID] = r.Description
+	}
+	g, err := Gate(Config{})
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		found, err := s.scan(t.Context(), "a.txt", data)
+		text := plain(data)
+		found, err := s.scan(t.Context(), "a.txt", text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := plain(data)
 		for _, m := range found {
 			if m.start < 0 || m.start > len(text) || m.secret == "" {
 				t.Errorf("%+v", m)
+			}
+		}
+		v, err := g.Check(t.Context(), change(map[string]string{"a.txt": string(data)}, nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, got := range v.Findings {
+			want := gates.Finding{Rule: got.Rule, Path: "a.txt", Line: got.Line, Severity: gates.SeverityBlock, Message: messages[got.Rule], Remedy: remedy}
+			if got != want || got.Line > 1+bytes.Count(text, []byte("\n")) {
+				t.Errorf("%+v", got)
 			}
 		}
 	})
