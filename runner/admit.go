@@ -137,8 +137,22 @@ func checkPromote(o *PromoteOptions) error {
 		return refuse(CodeUsage, "name the file", "a patch needs a file to be written to")
 	case o.Kind != PromotePatch && o.PatchFile != "":
 		return refuse(CodeUsage, "promote as patch", "a file is only written for a patch")
+	case o.Kind == PromotePatch:
+		return checkPatchFile(o.PatchFile)
 	}
 	return o.Branch.check(o.Kind)
+}
+
+// checkPatchFile refuses what a file cannot be put in the place of: a directory, and a device, which would be gone.
+func checkPatchFile(path string) error {
+	const remedy = "name a file in a directory that there is; `caisson diff` prints the patch"
+	if _, err := os.Stat(filepath.Dir(path) + "/."); err != nil {
+		return refuse(CodeUsage, remedy, "the patch cannot be written to %s: %v", path, err)
+	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return refuse(CodeUsage, remedy, "the patch cannot be written to %s: it is there and not a file", path)
+	}
+	return nil
 }
 
 // enforceable refuses what this host or this version cannot enforce, and notes what is missing because it was waived.

@@ -23,7 +23,7 @@ type app struct {
 	json        bool
 	stateDir    string
 	persistence string
-	maxTasks    int
+	maxTasks    maxTasks
 	repairing   bool // the state directory may be without its store
 
 	redact *redact.Redactor // what is kept and told goes through it; nil: it knows shapes

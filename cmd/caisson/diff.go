@@ -51,7 +51,10 @@ second.`,
 
 // runDiff prints the difference of one state from the workspace, or that between two.
 func runDiff(ctx context.Context, a *app, refs []string, o snapshot.DiffOptions) error {
-	if o.Context == 0 {
+	switch {
+	case o.Context < 0:
+		return usage("--unified %d: must be at least 0", o.Context)
+	case o.Context == 0:
 		o.Context = -1 // what the library calls none
 	}
 	return a.serve(ctx, refs[0], func(s service) error {

@@ -24,6 +24,6 @@ const gcPercent = 400
 func realMain() int {
 	a := newApp(os.Args[1:])
 	cmd, err := newRootCommand(a).ExecuteContextC(context.Background())
-	a.command = cmd.CommandPath()
+	a.command = cmd.CommandPath() // also where the flags or arguments were refused
 	return a.finish(err)
 }

@@ -87,7 +87,7 @@ A feature can live for days: run -d and exec work in it, every state that was go
 	f.BoolVar(&a.json, "json", false, "print JSON: one document, or one line per event with a last event of its own")
 	f.StringVar(&a.stateDir, "state-dir", "", "where features are kept (default $CAISSON_STATE, else /var/lib/caisson or $XDG_STATE_HOME/caisson)")
 	f.StringVar(&a.persistence, "state-persistence", "disk", "where the records are kept: disk, or memory (gone when caisson ends)")
-	f.IntVar(&a.maxTasks, "max-tasks", 0, "how many tasks of one state directory run at once (default $CAISSON_MAX_TASKS, else 5)")
+	f.Var(&a.maxTasks, "max-tasks", "how many tasks of one state directory run at once (default $CAISSON_MAX_TASKS, else 5)")
 
 	chosen := chosenCommand(f, a.args)
 	for _, g := range groups {

@@ -42,20 +42,40 @@ func (a *app) resolveStateDir() (string, error) {
 	return filepath.Join(home, ".local", "state", "caisson"), nil
 }
 
-// resolveMaxTasks is --max-tasks, CAISSON_MAX_TASKS, or 0 for runner's default.
-func (a *app) resolveMaxTasks() (int, error) {
-	if a.maxTasks < 0 {
-		return 0, usage("--max-tasks %d: must be at least 1", a.maxTasks)
-	}
-	text := os.Getenv("CAISSON_MAX_TASKS")
-	if a.maxTasks > 0 || text == "" {
-		return a.maxTasks, nil
-	}
+// maxTasks is the value of --max-tasks: at least 1, or 0 where it is not set.
+type maxTasks int
+
+// Set parses the flag's value.
+func (m *maxTasks) Set(text string) error {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		return 0, usage("CAISSON_MAX_TASKS=%q: must be a number of at least 1", text)
+		return errors.New("must be a number of at least 1")
 	}
-	return n, nil
+	*m = maxTasks(n)
+	return nil
+}
+
+func (m *maxTasks) String() string {
+	if *m == 0 {
+		return ""
+	}
+	return strconv.Itoa(int(*m))
+}
+
+// Type is how help shows it.
+func (*maxTasks) Type() string { return "int" }
+
+// resolveMaxTasks is --max-tasks, CAISSON_MAX_TASKS, or 0 for runner's default.
+func (a *app) resolveMaxTasks() (int, error) {
+	text := os.Getenv("CAISSON_MAX_TASKS")
+	if a.maxTasks > 0 || text == "" {
+		return int(a.maxTasks), nil
+	}
+	var n maxTasks
+	if err := n.Set(text); err != nil {
+		return 0, usage("CAISSON_MAX_TASKS=%q: %v", text, err)
+	}
+	return int(n), nil
 }
 
 // open opens the state directory for commands that start nothing.
