@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -198,6 +199,8 @@ func (s *suite) testIdentity(t *testing.T) {
 
 // testSignalState: Go programs block and ignore signals; what they start must not.
 func (s *suite) testSignalState(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	defer signal.Reset(syscall.SIGHUP)
 	b := s.start(t)
 	status := b.help(t, "read", "/proc/self/status")
 	for _, field := range []string{"SigBlk", "SigIgn", "SigPnd", "ShdPnd"} {

@@ -170,6 +170,7 @@ func (b *sandbox) become(plan *plan, p *isolation.Process, stdio [3]any, filter 
 	if p.Terminal {
 		plan.add("controlling terminal", unix.SYS_IOCTL, 0, uintptr(unix.TIOCSCTTY), 0)
 	}
+	plan.defaultSignals(b.e.ignored())
 	plan.dropBounding(b.e.lastCap)
 	plan.become(p.UID, p.GID, b.spec.IDs.Single)
 	b.closeDescriptors(plan)

@@ -39,6 +39,7 @@ type Engine struct {
 	filters map[*specs.LinuxSeccomp]*unix.SockFprog
 
 	lstat    func(string) (os.FileInfo, error) // os.Lstat, except in golden tests
+	ignored  func() []unix.Signal              // ignoredSignals, likewise
 	patience time.Duration                     // how long a child may take for its script
 	stop     stopper                           // tests only
 }
@@ -54,7 +55,7 @@ func newEngine(o Options) (*Engine, error) {
 	e := &Engine{
 		root: privileged(), scratch: o.ScratchDir, lastCap: lastCap(), ownNet: -1, ownPID: -1,
 		maps: mapKeeper{ns: map[string]int{}}, filters: map[*specs.LinuxSeccomp]*unix.SockFprog{},
-		lstat: os.Lstat, patience: scriptTimeout, appends: kernelAtLeast(6, 8),
+		lstat: os.Lstat, ignored: ignoredSignals, patience: scriptTimeout, appends: kernelAtLeast(6, 8),
 	}
 	threads, spare := 2*runtime.NumCPU(), max(o.Pool, 1)
 	if o.Once {

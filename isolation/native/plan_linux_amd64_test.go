@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/caisson-dev/caisson/internal/testenv"
 	"github.com/caisson-dev/caisson/isolation"
 	"github.com/caisson-dev/caisson/quota"
@@ -30,6 +32,7 @@ func TestGoldenPlans(t *testing.T) {
 			}
 			e := testEngine(t)
 			e.root, e.lastCap, e.lstat = root, 3, fakeProc
+			e.ignored = func() []unix.Signal { return []unix.Signal{unix.SIGHUP} }
 			spec := goldenSpec(t, root)
 			st := &starter{mounter: mounter{e: e, ids: spec.IDs}, s: spec, netns: -1, lifeline: [2]int{3, 4}, errors: [2]int{5, 6}}
 			defer func() { st.lifeline, st.errors = [2]int{-1, -1}, [2]int{-1, -1}; st.release() }()

@@ -227,6 +227,25 @@ func (p *plan) become(uid, gid uint32, single bool) {
 	p.add("take uid", unix.SYS_SETRESUID, uid, uid, uid)
 }
 
+// defaultSignals takes back that signals are ignored, which is inherited.
+func (p *plan) defaultSignals(ignored []unix.Signal) {
+	for _, sig := range ignored {
+		p.add("default "+unix.SignalName(sig), unix.SYS_RT_SIGACTION, sig, make([]byte, 32), nil, 8)
+	}
+}
+
+// ignoredSignals are those that this process ignores: SIGHUP, when nohup started it, or what its program asked for.
+func ignoredSignals() (list []unix.Signal) {
+	for sig := unix.Signal(1); sig <= 64; sig++ {
+		var action [4]uint64 // struct kernel_sigaction
+		_, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&action)), 8, 0, 0)
+		if errno == 0 && action[0] == 1 { // SIG_IGN
+			list = append(list, sig)
+		}
+	}
+	return list
+}
+
 // seal gives up what is left: capabilities, the way back to any, and system calls. Only execve follows.
 func (p *plan) seal(filter *unix.SockFprog) {
 	// The changes of credentials before have set this to fs.suid_dumpable, which may be 1; the memory may be ours.
