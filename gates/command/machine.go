@@ -129,3 +129,19 @@ func (a *analyzer) history(name string) {
 		}
 	}
 }
+
+// tuningOptions are the beginnings of options in variables of interpreters that load and run nothing.
+var tuningOptions = map[string][]string{
+	"NODE_OPTIONS": {"--max-old-space-size", "--max_old_space_size", "--max-semi-space-size", "--max-http-header-size", "--openssl-legacy-provider", "--no-warnings", "--no-deprecation", "--trace-", "--enable-source-maps",
+		"--experimental-vm-modules", "--unhandled-rejections=", "--dns-result-order=", "--stack-trace-limit="},
+	"JAVA_TOOL_OPTIONS": {"-Xm", "-Xss", "-Dfile.encoding=", "-Duser.", "-Djava.awt.headless=", "-XX:MaxRAMPercentage=", "-XX:InitialRAMPercentage=", "-XX:+Use", "-XX:+ExitOnOutOfMemoryError"},
+	"RUBYOPT":           {"-W", "--yjit", "--disable", "--enable"},
+}
+
+// tuning reports whether a variable says no more than how an interpreter is to work.
+func tuning(name, value string) bool {
+	words := strings.Fields(value)
+	return len(words) > 0 && !slices.ContainsFunc(words, func(word string) bool {
+		return hasUnknown(word) || !slices.ContainsFunc(tuningOptions[name], func(p string) bool { return strings.HasPrefix(word, p) })
+	})
+}

@@ -327,7 +327,7 @@ func (a *analyzer) dangerousVariable(name, value string, from source) {
 			a.find(Ask, "make-exec", name+"="+value, "a part of the makefile stands in a variable", "write it into the makefile")
 		}
 	case "LD_PRELOAD", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "BASH_ENV", "ENV", "PROMPT_COMMAND", "PERL5OPT", "PYTHONSTARTUP", "RUBYOPT", "NODE_OPTIONS", "JAVA_TOOL_OPTIONS":
-		if value != "" && !(name == "NODE_OPTIONS" && strings.HasPrefix(value, "--max")) {
+		if value != "" && !tuning(name, value) {
 			a.find(Ask, "preload", name+"="+value, "it makes every program run something else first", "")
 		}
 	case "PATH", "LD_LIBRARY_PATH":
@@ -347,6 +347,7 @@ func (a *analyzer) dangerousVariable(name, value string, from source) {
 			a.find(Deny, "git-exec", name+"="+value, "it makes git run a command", "")
 		}
 	case "PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "LESSOPEN", "BROWSER":
+		value = strings.TrimLeft(value, "|- ") // of LESSOPEN
 		if !slices.Contains([]string{"", "cat", "less", "more", "true", ":", "vi", "vim", "nano", "emacs", "code --wait"}, value) {
 			a.isolated(func() data { return a.inShell(&invocation{a: a, name: name, args: []string{value}}, value) })
 			if tool, _, _ := strings.Cut(value, " "); strings.HasPrefix(name, "GIT_") && !slices.Contains([]string{"less", "more", "cat", "head", "sed", "delta", "bat", "vim", "vi", "nano", "emacs", "code"}, tool) {
