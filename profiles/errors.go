@@ -14,6 +14,8 @@ type Error struct {
 	Key     string // "limits.memory"; empty: the whole source
 	Message string
 	Remedy  string // what to do about it, where that is not plain from the message; no part of Error()
+
+	at string // of a value's part, where its place is known
 }
 
 func (e *Error) Error() string {

@@ -82,7 +82,7 @@ func Load(o LoadOptions) (*Effective, error) {
 func (e *Effective) locate(err error) error {
 	var where *Error
 	if errors.As(err, &where) {
-		where.Source = e.Origins[where.Key]
+		where.Source = cmp.Or(e.places[where.at], e.Origins[where.Key])
 	}
 	return err
 }
@@ -92,10 +92,11 @@ func (e *Effective) locate(err error) error {
 type layers struct {
 	v       *viper.Viper
 	origins map[string]string
+	places  map[string]string // likewise of what stands in maps and lists of words
 }
 
 func newLayers() *layers {
-	return &layers{v: viper.NewWithOptions(viper.KeyDelimiter("\x1f")), origins: map[string]string{}}
+	return &layers{v: viper.NewWithOptions(viper.KeyDelimiter("\x1f")), origins: map[string]string{}, places: map[string]string{}}
 }
 
 func (l *layers) get(path string) any { return l.v.Get(path) }
@@ -128,13 +129,24 @@ func (l *layers) originate(path string, v value) {
 	l.origins[path] = origin
 	if m := reflect.ValueOf(v.v); m.Kind() == reflect.Map {
 		for _, name := range m.MapKeys() {
-			origin := v.origin
-			if line := v.lines[name.String()]; line > 0 && v.line > 0 {
-				origin = fmt.Sprintf("%s:%d", strings.TrimSuffix(origin, fmt.Sprintf(":%d", v.line)), line)
-			}
-			l.origins[path+"."+name.String()] = origin
+			at := path + "." + name.String()
+			l.origins[at] = v.place(name.String())
+			l.places[at] = l.origins[at]
 		}
 	}
+	if words, ok := v.v.([]string); ok {
+		for _, word := range words {
+			l.places[path+"."+word] = v.place(word)
+		}
+	}
+}
+
+// place is where a name of a map, or a word of a list, stands.
+func (v *value) place(word string) string {
+	if line := v.lines[word]; line > 0 && v.line > 0 {
+		return fmt.Sprintf("%s:%d", strings.TrimSuffix(v.origin, fmt.Sprintf(":%d", v.line)), line)
+	}
+	return v.origin
 }
 
 // inherits says whether a value keeps what is below it.
@@ -180,7 +192,7 @@ func (l *layers) narrow(f *fileSet, limit *layers) error {
 
 // effective reads the values back; top is the most specific trusted file.
 func (l *layers) effective(top *document) *Effective {
-	e := &Effective{Origins: l.origins}
+	e := &Effective{Origins: l.origins, places: l.places}
 	e.Name, e.Description, e.Extends = top.name, top.about, top.extends
 	for _, k := range keys() {
 		if v := l.get(k.path); v != nil {

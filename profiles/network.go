@@ -140,8 +140,10 @@ func (p *Profile) checkNetwork() error {
 		wrong := &Error{Key: key, Message: err.Error()}
 		if bad, ok := errors.AsType[*egress.SyntaxError](err); ok && key == "network" {
 			wrong.Key, wrong.Message = "network.groups", err.Error()
+			wrong.at = "network.groups." + strings.TrimPrefix(bad.List, "group ")
 			if !strings.HasPrefix(bad.List, "group ") {
 				wrong.Key, wrong.Message = "network."+bad.List, strings.TrimPrefix(err.Error(), bad.List+", ")
+				wrong.at = wrong.Key + "." + bad.Text
 			}
 		}
 		return wrong

@@ -165,7 +165,8 @@ func TestNetworkMistakes(t *testing.T) {
 	for text, want := range map[string]string{
 		"network:\n  allow: [go,\n    'a..b']":                                                 "x.yaml:3: network.allow: ",
 		"network:\n  mode: allow\n  allow: [nosuch]":                                           "x.yaml:3: network.allow: entry 1: \"nosuch\": there is no group",
-		"network:\n  groups:\n    corp: [nosuch]\n  allow: [corp]":                             "x.yaml:2: network.groups: ",
+		"network:\n  groups:\n    corp: [nosuch]\n  allow: [corp]":                             "x.yaml:3: network.groups: ",
+		"network:\n  mode: allow\n  allow:\n  - a.example\n  - nosuch":                         "x.yaml:5: network.allow: entry 2: \"nosuch\": there is no group",
 		"rules:\n  r: {mode: allow,\n    allow: ['010.0.0.1']}":                                "x.yaml:3: rules: ",
 		"rules:\n  r: {mode: allow, allow: [nosuch]}":                                          "x.yaml:2: rules.r: allow, entry 1",
 		"rules:\n  r:\n    mood: allow":                                                        "x.yaml:3: rules: unknown key; did you mean mode?",

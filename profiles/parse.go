@@ -35,7 +35,7 @@ type value struct {
 	v      any // of the key's kind
 	origin string
 	line   int
-	lines  map[string]int // of a map: where each name stands
+	lines  map[string]int // of a map or a list: where each name or word stands
 }
 
 // parse reads one profile strictly. Every mistake that it finds is in the error.
@@ -215,9 +215,14 @@ func (p *parser) leaf(path string, line int, n *yaml.Node) {
 		return
 	}
 	lines := map[string]int{}
-	if n.Kind == yaml.MappingNode {
+	switch n.Kind {
+	case yaml.MappingNode:
 		for name := range pairs(n) {
 			lines[name.Value] = name.Line
+		}
+	case yaml.SequenceNode:
+		for _, c := range n.Content {
+			lines[c.Value] = c.Line
 		}
 	}
 	p.doc.values[path] = value{v: v, origin: fmt.Sprintf("%s:%d", p.doc.source, line), line: line, lines: lines}

@@ -155,4 +155,5 @@ type Effective struct {
 
 	// What another profile has to extend, and, if e is of a file that only its path names, that file, which stands on it.
 	base, file string
+	places     map[string]string // where names of maps and words of lists stand, by key and word
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/caisson-dev/caisson/isolation/egress"
 	"github.com/caisson-dev/caisson/profiles"
-	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner/uplink"
 )
 
@@ -181,8 +180,8 @@ func (t *task) underRule(ctx context.Context, n int, r *StepResult, run func() e
 	}
 	if use.Limit != "" && (r.Verdict == VerdictNonzero || r.Verdict == VerdictSignalled) {
 		r.Verdict, r.Cause = VerdictEgress, "the network's limit was met: "+use.Reason
-		r.Limit = &LimitHit{Name: "egress", Limit: strings.TrimPrefix(use.Limit, "limits.") + ": " + use.Reason,
-			Peak: (quota.Bytes(use.Out) + quota.Bytes(use.In)).String(), Hint: "raise it with network." + use.Limit + " in a profile"}
+		most := strings.TrimPrefix(use.Reason, "more than ") // what was let through is less, and no measure of what was wanted
+		r.Limit = &LimitHit{Name: "egress", Limit: most, Peak: "more than " + most, Hint: "raise it with network." + use.Limit + " in a profile"}
 	}
 	return errors.Join(err, t.network.flush())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -189,16 +190,13 @@ func writeWhy(w io.Writer, list []report.Refusal) error {
 			if heads++; heads == 1 {
 				fmt.Fprintln(table, "STEP\tTO\tTIMES\tWHY\tTO ALLOW IT")
 			}
-			flag := r.Flag
-			if flag == "" {
-				flag = "cannot be allowed"
-			}
+			flag := cmp.Or(r.Flag, r.Remedy, "cannot be allowed")
 			step := "-" // of several that ran
 			if r.Step > 0 {
 				step = strconv.Itoa(r.Step)
 			}
-			if r.Remedy != "" {
-				remedy = r.Remedy
+			if r.Remedy != flag {
+				remedy = cmp.Or(r.Remedy, remedy)
 			}
 			fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", step, gates.Quote(r.To), r.Count, gates.Quote(r.Reason), gates.Quote(flag))
 			continue

@@ -200,9 +200,12 @@ func Network(events []runner.Event) []Refusal {
 		if n.Name == egress.HostName && n.Port == 0 && !strings.HasPrefix(n.Rule, "deny ") { // the caller knows the port that was wanted
 			r.Flag = "--allow host:PORT"
 		}
-		if n.Rule == egress.RuleUnseen {
+		switch {
+		case n.Rule == egress.RuleUnseen:
 			r.Flag = cmp.Or(r.Flag, "--allow RULE")
-			r.Remedy = "run it again with --learn=enforce, which says who is wanted and lets nobody be reached"
+			r.Remedy = "run it again with caisson run --learn=enforce, which says who is wanted and lets nobody be reached"
+		case strings.HasPrefix(n.Rule, "limits."):
+			r.Remedy = "raise network." + n.Rule + " in a profile"
 		}
 		i, ok := at[r]
 		if !ok {
