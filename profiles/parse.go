@@ -40,7 +40,7 @@ type value struct {
 
 // parse reads one profile strictly. Every mistake that it finds is in the error.
 func parse(source string, data []byte) (*document, error) {
-	root, err := soleMapping(source, data)
+	root, err := soleMapping(source, data, "write {} for a profile that changes nothing")
 	if err != nil {
 		return nil, err
 	}
@@ -82,8 +82,8 @@ func parent(path string) (above, last string) {
 	return "", path
 }
 
-// soleMapping decodes the one document of a file, which must be a mapping without aliases.
-func soleMapping(source string, data []byte) (*yaml.Node, error) {
+// soleMapping decodes the one document of a file, which must be a mapping without aliases; instead is said of an empty one.
+func soleMapping(source string, data []byte, instead string) (*yaml.Node, error) {
 	fail := func(line int, format string, args ...any) error {
 		e := mistake(line, format, args...)
 		e.Source = source
@@ -99,13 +99,13 @@ func soleMapping(source string, data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	switch err := decoder.Decode(&doc); {
 	case errors.Is(err, io.EOF) || err == nil && doc.Kind == 0:
-		return nil, fail(0, "empty; write {} for a profile that changes nothing")
+		return nil, fail(0, "empty; %s", instead)
 	case err != nil:
 		line, msg := yamlError(err)
 		return nil, fail(line, "%s", msg)
 	}
 	if err := decoder.Decode(&more); err == nil {
-		return nil, fail(more.Line, "a second document; a file holds one profile")
+		return nil, fail(more.Line, "a second document; a file holds one")
 	} else if !errors.Is(err, io.EOF) {
 		line, msg := yamlError(err)
 		return nil, fail(line, "%s", msg)
@@ -117,7 +117,7 @@ func soleMapping(source string, data []byte) (*yaml.Node, error) {
 	}
 	if root.Kind != yaml.MappingNode {
 		if root.Tag == "!!null" {
-			return nil, fail(0, "empty; write {} for a profile that changes nothing")
+			return nil, fail(0, "empty; %s", instead)
 		}
 		return nil, fail(root.Line, "must be keys and values, such as limits: {memory: 1g}")
 	}

@@ -47,7 +47,7 @@ func (o *LoadOptions) LoadTask(path string) (*Task, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := soleMapping(path, data)
+	root, err := soleMapping(path, data, "write steps: [{name: test, run: make test}]")
 	if err != nil {
 		return nil, err
 	}

@@ -8,11 +8,14 @@ import (
 )
 
 // Try decides about NAME:PORT, ADDRESS:PORT or [ADDRESS]:PORT as it is decided at run time, without touching the network:
-// what a name resolves to is looked at when it is dialled.
+// what a name resolves to is looked at when it is dialled. The host's loopback may be written as entries have it, host:PORT.
 func (r *Rule) Try(destination string) Verdict {
 	t, err := parseTarget(destination)
 	if err != nil {
 		return Verdict{Rule: "syntax", Reason: err.Error()}
+	}
+	if t.name == "host" {
+		t.name = HostName
 	}
 	return r.decide(t)
 }
