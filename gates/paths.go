@@ -68,7 +68,7 @@ func (c PathsConfig) normal() (PathsConfig, error) {
 }
 
 // pathsVersion changes when the same configuration would give another answer.
-const pathsVersion = 1
+const pathsVersion = 2
 
 // paths is the gate.
 type paths struct {
@@ -137,6 +137,9 @@ func (g *paths) Check(ctx context.Context, c *Change) (Verdict, error) {
 
 // entry applies every rule to one entry.
 func (l *look) entry(e *Entry) {
+	if e.Path == "." && e.Type == TypeDir && (e.Kind == KindMode || e.Kind == KindModified) {
+		return // the workspace's own directory, as after chmod -R
+	}
 	if !proper(e.Path) {
 		l.find(SeverityBlock, "path", e.Path, "not a path inside the workspace", "discard the change")
 		return

@@ -235,6 +235,13 @@ func TestBadPaths(t *testing.T) {
 			t.Errorf("%q: %q", p, got)
 		}
 	}
+	// The workspace's own directory can change its mode, but be nothing else.
+	for kind, want := range map[Kind]string{KindMode: "", KindModified: "", KindAdded: "block", KindDeleted: "block", KindType: "block"} {
+		e := Entry{Path: ".", Kind: kind, Type: TypeDir, OldType: TypeDir}
+		if got := judgePaths(t, PathsConfig{}, &Change{Entries: []Entry{e}}); worst(got) != want {
+			t.Errorf("%s: %q", kind, got)
+		}
+	}
 	for _, p := range []string{"a\nb", "a\x1b[2Jb", "a\u202ecod.exe", "a\u200bb"} {
 		if got := judgePaths(t, PathsConfig{}, &Change{Entries: []Entry{added(p, TypeFile, 0o644, "")}}); worst(got) != "warn" {
 			t.Errorf("%q: %q", p, got)
