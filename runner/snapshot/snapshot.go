@@ -161,6 +161,9 @@ func Check(workspace, stateDir string) error {
 	case !info.IsDir():
 		return refuse(ErrNotDirectory, "name a directory with --workspace")
 	}
+	if err := readable(workspace); err != nil {
+		return refuse(err, "name a directory that you may read with --workspace")
+	}
 	inside, err := contains(workspace, stateDir)
 	if err != nil {
 		return refuse(err, "")
@@ -175,6 +178,16 @@ func Check(workspace, stateDir string) error {
 		return refuse(ErrInsideState, "name a directory of your own with --workspace")
 	}
 	return nil
+}
+
+// readable says why the names in a directory, or what they stand for, cannot be had.
+func readable(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	_, err = os.Stat(dir + "/.")
+	return errors.Join(err, f.Close())
 }
 
 // Remove removes a feature's directory with everything in it, whatever the modes and the depth; a missing one is no error.
