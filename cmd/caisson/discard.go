@@ -19,10 +19,5 @@ func newDiscardCommand(a *app) *cobra.Command {
 }
 
 func runDiscard(ctx context.Context, a *app, refs []string) error {
-	for _, ref := range refs {
-		if err := a.serve(ctx, ref, func(s service) error { return s.Discard(ctx, ref) }); err != nil {
-			return err
-		}
-	}
-	return a.did("removed", refs)
+	return a.each(ctx, "removed", refs, func(ctx context.Context, s service, ref string) error { return s.Discard(ctx, ref) })
 }

@@ -28,14 +28,32 @@ func newUnpauseCommand(a *app) *cobra.Command {
 	}
 }
 
-// each does something with features one after the other, until one fails.
+// each does something with features one after the other.
 func (a *app) each(ctx context.Context, done string, refs []string, do func(ctx context.Context, s service, ref string) error) error {
-	for _, ref := range refs {
-		if err := a.serve(ctx, ref, func(s service) error { return do(ctx, s, ref) }); err != nil {
-			return err
-		}
+	err := a.every(refs, func(ref string) error {
+		return a.serve(ctx, ref, func(s service) error { return do(ctx, s, ref) })
+	})
+	if err != nil {
+		return err
 	}
 	return a.did(done, refs)
+}
+
+// every does the same with every one of several features: what is refused of one is no reason to leave out the next. Each
+// failure is told of; with --json the first one.
+func (a *app) every(refs []string, do func(ref string) error) error {
+	var failed error
+	for _, ref := range refs {
+		err := do(ref)
+		switch {
+		case err == nil, failed != nil && a.json:
+			continue
+		case failed != nil:
+			a.report(a.explain(failed), failed)
+		}
+		failed = err
+	}
+	return failed
 }
 
 // did tells a program with which features something was done.

@@ -25,7 +25,10 @@ refused without --force.`,
 
 func runRm(ctx context.Context, a *app, refs []string, force bool) error {
 	// A feature in which something runs is busy for everybody: stop it first.
-	if err := a.serve(ctx, "", func(s service) error { return s.Remove(ctx, refs, force) }); err != nil {
+	err := a.serve(ctx, "", func(s service) error {
+		return a.every(refs, func(ref string) error { return s.Remove(ctx, []string{ref}, force) })
+	})
+	if err != nil {
 		return err
 	}
 	return a.did("removed", refs)

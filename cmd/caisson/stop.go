@@ -49,10 +49,8 @@ func runStop(ctx context.Context, a *app, refs []string, o stopOptions) error {
 	if o.all {
 		return a.stopAll(ctx, stop)
 	}
-	for _, ref := range refs {
-		if err := a.stopOne(ctx, ref, stop); err != nil {
-			return err
-		}
+	if err := a.every(refs, func(ref string) error { return a.stopOne(ctx, ref, stop) }); err != nil {
+		return err
 	}
 	return a.did("stopped", refs)
 }
