@@ -41,14 +41,15 @@ func newTaskSignals() taskSignals {
 	return taskSignals{make(chan os.Signal, 16), make(chan os.Signal, 1)}
 }
 
-func (s taskSignals) notify() {
-	s.notifyAttached()
-	signal.Notify(s.c, unix.SIGHUP)
-}
+func (s taskSignals) notify() { s.catch(append(attachedSignals, unix.SIGHUP)) }
 
 // notifyAttached leaves SIGHUP alone: a terminal that closes ends what looks on, not the task.
-func (s taskSignals) notifyAttached() {
-	signal.Notify(s.c, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2)
+func (s taskSignals) notifyAttached() { s.catch(attachedSignals) }
+
+var attachedSignals = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2}
+
+func (s taskSignals) catch(signals []os.Signal) {
+	signal.Notify(s.c, heeded(signals...)...)
 	signal.Notify(s.broken, unix.SIGPIPE)
 }
 

@@ -73,7 +73,7 @@ A feature can live for days: run -d and exec work in it, every state that was go
 			}
 			a.parsed, a.command = true, cmd.CommandPath() // what is refused before its end is told of, too
 			if !slices.Contains(forwarding, cmd.Name()) {
-				ctx, _ := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+				ctx, _ := signal.NotifyContext(cmd.Context(), heeded(os.Interrupt, syscall.SIGTERM)...)
 				cmd.SetContext(ctx)
 			}
 			return nil
@@ -102,6 +102,12 @@ A feature can live for days: run -d and exec work in it, every state that was go
 	}
 	root.SetHelpCommandGroupID("The host:")
 	return root
+}
+
+// heeded are the signals that were not ignored when the program began, as SIGHUP is under nohup and SIGINT behind a script's &:
+// to ask for one would end that.
+func heeded(signals ...os.Signal) []os.Signal {
+	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
 }
 
 // chosenCommand is the command that the arguments name, if it is one of groups: the others, with all of their flags, then need
