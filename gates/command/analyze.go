@@ -61,6 +61,7 @@ type analyzer struct {
 	line        uint
 	absent      map[string]bool // variables that count as not set
 	column      uint
+	odd         []int // where stand-ins are in the outermost text
 	worst       int
 	findings    []Finding
 	expanded    source // the worst source of the words that were expanded last

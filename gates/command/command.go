@@ -156,7 +156,7 @@ func hasUnknown(s string) bool { return strings.ContainsRune(s, unknown) }
 // show writes a value for people.
 func show(s string) string {
 	const most, room = maxShown, maxShown - 3
-	s = strings.ReplaceAll(s, unknownText, "…")
+	s = original(strings.ReplaceAll(s, unknownText, "…"))
 	if len(s) <= most {
 		return s
 	}
@@ -173,7 +173,7 @@ func (a *analyzer) parse(text string, in data) data {
 	case len(text) > a.c.MaxBytes:
 		a.find(Deny, "too-long", text, fmt.Sprintf("more than %d bytes cannot be judged", a.c.MaxBytes), "write a script, and run that")
 		return data{}
-	case strings.ContainsAny(text, "\x00"+unknownText) || !utf8.ValidString(text):
+	case strings.ContainsAny(text, "\x00"+unknownText) || a.depth == 0 && strings.ContainsFunc(text, isStandIn):
 		a.find(Deny, "unparsable", text, "the text is no shell text: it holds bytes that no command has", "")
 		return data{}
 	case a.depth >= maxDepth || nesting(text) > maxNesting:
@@ -184,6 +184,10 @@ func (a *analyzer) parse(text string, in data) data {
 	}
 	a.depth++
 	defer func() { a.depth-- }()
+	text, odd := standIns(text)
+	if a.depth == 1 {
+		a.odd = odd
+	}
 	file, err := a.parser.Parse(strings.NewReader(text), "")
 	if err != nil {
 		if pe, ok := errors.AsType[syntax.ParseError](err); ok {
@@ -213,7 +217,9 @@ func nesting(text string) (deepest int) {
 // at sets the position that findings name: within a text within a text it stays where the outer one stands.
 func (a *analyzer) at(p syntax.Pos) {
 	if a.depth <= 1 && p.IsValid() {
-		a.line, a.column = p.Line(), p.Col()
+		before, _ := slices.BinarySearch(a.odd, int(p.Offset()))
+		onLine, _ := slices.BinarySearch(a.odd, int(p.Offset())-int(p.Col())+1)
+		a.line, a.column = p.Line(), p.Col()-uint(before-onLine)*(utf8.UTFMax-1)
 	}
 }
 

@@ -74,3 +74,18 @@ func TestStandingInput(t *testing.T) {
 		}
 	}
 }
+
+// Bytes that are no UTF-8 are bytes of a word, as for a shell.
+func TestOtherBytes(t *testing.T) {
+	c := files(map[string]string{"caf\xe9.sh": "rm -rf /\n", "latin.sh": "# \xe9t\xe9\nmake\n", "latinbad.sh": "# \xe9t\xe9\nrm -rf /\n"})
+	for line, want := range map[string]Verdict{"git add 'caf\xe9.txt'": Allow, "rm -rf './\xe9'": Allow, "# \xe9t\xe9": Allow, "sh -c 'echo \xe9'": Allow, "sh latin.sh": Allow, "sh latinbad.sh": Deny, "sh caf\xe9.sh": Deny,
+		"rm -rf '\xe9/../../..'": Deny, "\xe9=/; rm -rf /": Deny, "r\xe9m -rf /": Allow, "sh -c 'echo \xe9; rm -rf /'": Deny, "echo \U0010fee9": Deny, "echo '\xe9": Deny} {
+		if r := Analyze(line, c); r.Verdict != want {
+			t.Errorf("%q: %+v, want %s", line, r, want)
+		}
+	}
+	r := Analyze("ls \xff\xfe\necho \xe9\xe9é; rm -rf /\xe9/..", Config{})
+	if f := r.Findings[0]; f.Line != 2 || f.Column != 12 || f.Text != "rm -rf /\xe9/.." {
+		t.Errorf("%+v", f)
+	}
+}

@@ -14,7 +14,7 @@ func (a *analyzer) opened(file string) (text string, long, ok bool) {
 	if a.c.Open == nil || hasUnknown(file) {
 		return "", false, false
 	}
-	b, err := a.c.Open(file, a.c.MaxBytes+1)
+	b, err := a.c.Open(original(file), a.c.MaxBytes+1)
 	if err != nil {
 		return "", false, false
 	}
