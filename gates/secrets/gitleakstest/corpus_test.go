@@ -180,3 +180,44 @@ func corpus(t *testing.T, j judge, each int) []file {
 	}
 	return out
 }
+
+// soup is texts of what the rules have, in no order: names, signs, values, encodings.
+func soup(t *testing.T, j judge, n int) []file {
+	r := rand.New(rand.NewPCG(3, 4))
+	pieces := []string{"=", ":", "=>", "||", ":=", "?=", ",", " ", "\n", "\r\n", "\t", "'", "\"", "`", ";", "\\n", "%3D", "\\u003d", "U+003D ", "-----", "(", ")", "{", "data:", "kind: secret", "curl -u ", " -H \"", "EXAMPLE", "ſ", "\xff"}
+	var values []string
+	for _, id := range slices.Sorted(maps.Keys(j.library.Config.Rules)) {
+		rule := j.library.Config.Rules[id]
+		pieces = append(pieces, rule.Keywords...)
+		if rule.Regex != nil {
+			values = append(values, samples(t, r, rule, 1, nil)...)
+		}
+	}
+	random := func() string {
+		b := make([]byte, 8+r.IntN(80))
+		for i := range b {
+			b[i] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/=_-."[r.IntN(68)]
+		}
+		return string(b)
+	}
+	out := make([]file, n)
+	for i := range out {
+		var b strings.Builder
+		for range 10 + r.IntN(60) {
+			s := pieces[r.IntN(len(pieces))]
+			switch r.IntN(8) {
+			case 0:
+				s = random()
+			case 1:
+				s = values[r.IntN(len(values))]
+			case 2:
+				s = pieces[r.IntN(20)]
+			case 3:
+				s = base64.StdEncoding.EncodeToString([]byte(pieces[len(pieces)-1-r.IntN(300)] + " = '" + random() + "'"))
+			}
+			b.WriteString(s)
+		}
+		out[i] = file{fmt.Sprintf("soup/%d.%s", i, []string{"txt", "go", "php", "tf", "yaml"}[r.IntN(5)]), b.String()}
+	}
+	return out
+}

@@ -112,8 +112,8 @@ func (j judge) leavesOut(path string) bool {
 	return slices.ContainsFunc(j.library.Config.Allowlists, func(a *config.Allowlist) bool { return a.PathAllowed(path) })
 }
 
-// TestOnPurpose has all differences that there may be: what gitleaks lets pass because its user is trusted, and the gate does
-// not, because who wrote the change is not.
+// TestOnPurpose has all differences that there may be. First what gitleaks lets pass because its user is trusted, and the gate
+// does not, because who wrote the change is not; then what bounds the gate's work.
 func TestOnPurpose(t *testing.T) {
 	j := newJudge(t)
 	j.library.IgnoreGitleaksAllow = false
@@ -126,28 +126,36 @@ func TestOnPurpose(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		reason string
-		file   file
-		rules  string
+		reason         string
+		file           file
+		gate, gitleaks string // the rules
 	}{
-		{"a comment cannot allow it", file{"a.go", "k := \"" + key + "\" // gitleaks:allow\n"}, "aws-access-token"},
-		{"a folder cannot allow it", file{"node_modules/a/b.js", "k = '" + key + "'\n"}, "aws-access-token"},
-		{"but what goes by a name is too often none there", file{"node_modules/a/b.js", named + "\n"}, ""},
-		{"a folder of one rule cannot, either", file{"x/@octokit/auth-token/README.md", "token " + pat + "\n"}, "github-pat"},
-		{"a word far away in a very long line cannot allow it", file{"a.js", "f('--mount=type=secret,');" + strings.Repeat("g(1);", 1000) + named + ";\n"}, "generic-api-key"},
-		{"UTF-16 is read", file{"a.ps1", string(wide)}, "aws-access-token"},
+		{"a comment cannot allow it", file{"a.go", "k := \"" + key + "\" // gitleaks:allow\n"}, "aws-access-token", ""},
+		{"a folder cannot allow it", file{"node_modules/a/b.js", "k = '" + key + "'\n"}, "aws-access-token", ""},
+		{"but what goes by a name is too often none there", file{"node_modules/a/b.js", named + "\n"}, "", ""},
+		{"a folder of one rule cannot, either", file{"x/@octokit/auth-token/README.md", "token " + pat + "\n"}, "github-pat", ""},
+		{"a word far away in a very long line cannot allow it", file{"a.js", "f('--mount=type=secret,');" + strings.Repeat("g(1);", 1000) + named + ";\n"}, "generic-api-key", ""},
+		{"UTF-16 is read", file{"a.ps1", string(wide)}, "aws-access-token", ""},
+		{"64 KiB are no key", file{"a.json", "{\"api_key\": \"" + strings.Repeat("vJ3k9Qz7Lw2mXc8TbR5n", 5000) + "\"}"}, "", "generic-api-key"},
+		{"what is 12 KiB behind a command is none of it", file{"a.js", "'curl x';" + strings.Repeat("g(1);", 4000) + " -u 'admin:Lw2mXc8TbR5n' "}, "", "curl-auth-user"},
+		{"a letter that only looks like that of a name is none", file{"a.js", "to\u212aen = \"vJ3k9Qz7" + "Lw2mXc8TbR5n\""}, "", "generic-api-key"},
 	} {
-		if want := j.expected(c.file); len(want) > 0 {
-			t.Errorf("%s: gitleaks finds %v: no difference any more", c.reason, want)
+		if got := rules(j.expected(c.file)); got != c.gitleaks {
+			t.Errorf("%s: gitleaks finds %q", c.reason, got)
 		}
-		var rules []string
-		for p := range j.found(t, c.file) {
-			rules = append(rules, p.rule)
-		}
-		if got := strings.Join(rules, " "); got != c.rules {
+		if got := rules(j.found(t, c.file)); got != c.gate {
 			t.Errorf("%s: the gate finds %q", c.reason, got)
 		}
 	}
+}
+
+func rules(places map[place]bool) string {
+	var out []string
+	for p := range places {
+		out = append(out, p.rule)
+	}
+	slices.Sort(out)
+	return strings.Join(out, " ")
 }
 
 // TestCorpus: what is made from the rules.
@@ -164,6 +172,19 @@ func TestCorpus(t *testing.T) {
 		if r.Regex != nil && hits[id] < 2 {
 			t.Errorf("%s is found %d times: the corpus says nothing about it", id, hits[id])
 		}
+	}
+}
+
+// TestSoup: no order of what the rules have makes a difference.
+func TestSoup(t *testing.T) {
+	j, found := newJudge(t), 0
+	for _, f := range soup(t, j, 60) {
+		for _, n := range j.compare(t, f) {
+			found += n
+		}
+	}
+	if found < 200 {
+		t.Errorf("%d secrets are no test", found)
 	}
 }
 
