@@ -248,7 +248,7 @@ func (secretList) merge(below, v []Secret) (merged []Secret) {
 
 func (secretList) narrower(have, v []Secret) string {
 	if more := without(v, have); len(more) > 0 {
-		return "adds the secret " + more[0].Name
+		return "cannot add " + more[0].Name // a bare value behind "secrets:" would be taken for one, and hidden
 	}
 	return ""
 }
