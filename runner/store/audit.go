@@ -229,7 +229,12 @@ func (s *Store) Entries(ctx context.Context, o EntryOptions, do func(*chain.Entr
 	if err != nil {
 		return failure(err)
 	}
-	defer func() { err = failure(errors.Join(err, tx.Rollback())) }()
+	var theirs error // of do, which is no failure of the store
+	defer func() {
+		if err = failure(errors.Join(err, tx.Rollback())); theirs != nil {
+			err = theirs
+		}
+	}()
 	removed := map[int64]chain.Hash{} // by the number of the last event
 	err = each(ctx, tx, "SELECT "+entries+" WHERE l.kind IN ('trim', 'lost')", nil, func(r scanner) error {
 		e, err := scanEntry(r)
@@ -256,7 +261,8 @@ func (s *Store) Entries(ctx context.Context, o EntryOptions, do func(*chain.Entr
 		if o.Feature != "" && e.Feature != o.Feature || o.Task != "" && e.Task != o.Task {
 			return nil
 		}
-		return do(&e)
+		theirs = do(&e)
+		return theirs
 	})
 }
 
