@@ -46,7 +46,7 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	t := &task{session: &session{s: s}, owner: true, req: r, ready: make(chan struct{}), came: make(chan struct{}),
 		over: make(chan struct{}), ended: make(chan struct{})}
 	if err := s.enforceable(ctx, r, t); err != nil {
-		return nil, typed(s.shortage(ctx, r.Profile, err), "admitting the task")
+		return nil, typed(t.shortage(ctx, err), "admitting the task")
 	}
 	var err error
 	if r.Workspace, err = filepath.Abs(r.Workspace); err != nil {
@@ -64,7 +64,7 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	if t.profile, err = s.keptProfile(r.Profile); err != nil {
 		return nil, typed(err, "recording the profile")
 	}
-	return t, typed(s.shortage(ctx, r.Profile, s.find(ctx, t)), "admitting the task")
+	return t, typed(t.shortage(ctx, s.find(ctx, t)), "admitting the task")
 }
 
 // check looks at the request alone.

@@ -120,11 +120,15 @@ func (x *session) newUplink() *uplink.Uplink {
 	return uplink.New(o)
 }
 
+// online reports whether the task needs a gateway from its beginning. Who learns sees also what no rule lets through.
+func (t *task) online() bool {
+	return t.req.Learn != "" || len(t.req.Publish) > 0 ||
+		slices.ContainsFunc(t.rules, func(r *egress.Rule) bool { return r.Mode() != egress.ModeNone })
+}
+
 // goOnline makes the network that some step needs, and shows the ports, before anything runs: what cannot be had is refused.
 func (t *task) goOnline(ctx context.Context) error {
-	needed := func(r *egress.Rule) bool { return r.Mode() != egress.ModeNone }
-	learns, shows := t.req.Learn != "", len(t.req.Publish) > 0
-	if learns || shows || slices.ContainsFunc(t.rules, needed) { // who learns sees also what no rule lets through
+	if t.online() {
 		if err := t.up.Open(ctx); err != nil {
 			return err
 		}

@@ -53,7 +53,7 @@ func (t *task) prepare(ctx context.Context) (err error) {
 		err = t.goOnline(ctx)
 	}
 	if err != nil {
-		return t.s.shortage(ctx, t.req.Profile, err)
+		return t.shortage(ctx, err)
 	}
 	t.steps.Sandbox, t.steps.Group = t.live.Sandbox(), t.group
 	t.res.Layers = &Layering{Driver: t.feature.Driver, Reason: t.copies}

@@ -5,17 +5,17 @@ import (
 	"errors"
 
 	"github.com/caisson-dev/caisson/isolation"
-	"github.com/caisson-dev/caisson/profiles"
 	"github.com/caisson-dev/caisson/quota"
 )
 
-// shortage makes of an error that says of one control that it is missing one that says so of all that the profile requires, so
-// that its remedy is what makes the task run. Any other error it leaves alone.
-func (s *Supervisor) shortage(ctx context.Context, p *profiles.Effective, err error) error {
+// shortage makes of an error that says of one control that it is missing one that says so of all that the task requires, so
+// that its remedy is what makes it run. Any other error it leaves alone.
+func (t *task) shortage(ctx context.Context, err error) error {
 	first, ok := errors.AsType[*isolation.UnsupportedError](err)
 	if !ok {
 		return err
 	}
+	s, p := t.s, t.req.Profile
 	missing := []*isolation.UnsupportedError{first}
 	if s.opt.Cgroups == nil && required(p, isolation.ControlCgroups) {
 		missing = append(missing, noCgroups(s.opt.CgroupsErr))
@@ -29,7 +29,7 @@ func (s *Supervisor) shortage(ctx context.Context, p *profiles.Effective, err er
 	probed := s.opt.Engine.Probe(ctx)
 	for _, c := range isolation.Controls() {
 		f := probed.Get(c)
-		if f.Support == isolation.Unsupported && required(p, c) && engines(c) {
+		if f.Support == isolation.Unsupported && engines(c) && (required(p, c) || c == isolation.ControlNetworkRules && t.online()) {
 			missing = append(missing, &isolation.UnsupportedError{Control: c, Reason: f.Detail, Remedy: f.Remedy})
 		}
 	}
