@@ -37,6 +37,9 @@ func Fork(_ context.Context, from snapshot.OpenOptions, at string, o snapshot.Cr
 		return nil, err
 	}
 	p, err := origin.at(at)
+	if err == nil {
+		err = origin.whole(&p)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -119,6 +119,16 @@ func TestMissingLayer(t *testing.T) {
 	b.l = l.(*layers)
 	b.reset("one")
 	b.want("a=1")
+	for _, id := range ids { // also the one that only lies on the missing layer
+		var damage *snapshot.DamageError
+		if _, err := b.l.Reset(context.Background(), snapshot.ResetOptions{To: id}); !errors.As(err, &damage) || damage.ID != id {
+			t.Errorf("reset to %s: %v", id, err)
+		}
+		o := snapshot.CreateOptions{Dir: t.TempDir(), Feature: "fork" + id}
+		if _, err := Fork(context.Background(), b.open(), id, o); !errors.As(err, &damage) || damage.ID != id {
+			t.Errorf("fork of %s: %v", id, err)
+		}
+	}
 	b.write("b", "x")
 	b.seal("four")
 	b.reopen()

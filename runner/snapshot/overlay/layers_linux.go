@@ -158,6 +158,23 @@ func (l *layers) paths(stack []snapshot.LayerRef, part string) ([]string, error)
 	return list, nil
 }
 
+// whole makes sure that all layers of a state are there. Making it the current one does not open them, and the mount, which
+// does, comes when there is no way back.
+func (l *layers) whole(p *place) error {
+	for _, part := range []string{"w", "h"} {
+		dirs, err := l.paths(p.stack, part)
+		if err != nil {
+			return err
+		}
+		for _, dir := range dirs {
+			if _, err := os.Lstat(dir); err != nil {
+				return &snapshot.DamageError{Path: dir, ID: p.id, Err: err}
+			}
+		}
+	}
+	return nil
+}
+
 // roots lists the directories that a state's view is made of, newest first.
 func (l *layers) roots(p *place, part string) ([]tree.Root, error) {
 	s := l.book.State()

@@ -38,6 +38,9 @@ func (l *layers) Reset(ctx context.Context, o snapshot.ResetOptions) (*snapshot.
 	}
 	s := l.book.State()
 	if o.Paths == nil {
+		if err := l.whole(&to); err != nil {
+			return nil, err
+		}
 		next := s
 		next.Head, next.Ground, next.Lower = to.id, to.id, to.stack
 		next.Generation, next.Origin, next.Bare = to.generation, to.origin, to.bare
