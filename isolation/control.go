@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Control names one thing that an engine enforces. The vocabulary is closed: Controls lists it.
@@ -75,6 +76,16 @@ func (e *UnsupportedError) Error() string {
 
 // Is makes errors.Is(err, ErrUnsupported) true.
 func (e *UnsupportedError) Is(target error) bool { return target == ErrUnsupported }
+
+// refusals are the errors by which a kernel, or a file system, says that it cannot do what it was asked for.
+var refusals = []error{ErrUnsupported, syscall.ENODEV, syscall.ENOSYS, syscall.EOPNOTSUPP, syscall.EINVAL, syscall.EPERM, syscall.EACCES,
+	syscall.ELOOP, syscall.EOVERFLOW}
+
+// Refused reports whether err says that the host cannot do something. Any other error, as that of a full or a broken disk, says
+// nothing about it.
+func Refused(err error) bool {
+	return slices.ContainsFunc(refusals, func(no error) bool { return errors.Is(err, no) })
+}
 
 // Support is the answer of a probe.
 type Support int

@@ -241,16 +241,14 @@ func (s *Supervisor) missing(ctx context.Context, p *profiles.Effective) (map[is
 	return missing, nil
 }
 
-// direct says why the workspace has to be used without idmapped mounts; "" when it has not.
-func (s *Supervisor) direct(workspace string) string {
+// canIDMap says why a directory has to be used without idmapped mounts, nil when it has not. isolation.Refused tells an answer
+// from a question that failed.
+func (s *Supervisor) canIDMap(dir string) error {
 	e, ok := s.opt.Engine.(interface{ CanIDMap(path string) error })
 	if !ok || !s.privileged() {
-		return ""
+		return nil
 	}
-	if err := e.CanIDMap(workspace); err != nil {
-		return err.Error()
-	}
-	return ""
+	return e.CanIDMap(dir)
 }
 
 // privileged reports whether sandboxes get an id range of their own.

@@ -30,7 +30,8 @@ func driverOf(p *profiles.Effective) string {
 }
 
 // settleDriver makes sure that a new feature's layers can be stacked where they will lie. Where they cannot, a profile
-// that leaves it to us gets copies; who asked for overlay by name is refused.
+// that leaves it to us gets copies; who asked for overlay by name is refused. An error that says nothing about it, as of a disk
+// that is broken, is no reason for copies.
 func (x *session) settleDriver(ctx context.Context) error {
 	if x.feature.Driver != snapshot.DriverOverlay {
 		return nil
@@ -39,16 +40,12 @@ func (x *session) settleDriver(ctx context.Context) error {
 	if x.unit != nil {
 		at = x.unit.Dir()
 	}
-	reason := x.canOverlay(at)
-	if none := x.s.direct(x.s.bases()); reason == nil && none != "" && !x.feature.Direct {
-		// What promotes take out of the workspace lies below the features, with the workspace's owners.
-		reason = fmt.Errorf("the state directory cannot be idmapped: %s", none)
-	}
-	if reason == nil && lasting(x.s.bases()) == "" {
-		reason = overlay.CanKeep(x.s.bases())
-	}
+	reason := x.canStack(at)
 	if reason == nil {
 		return nil
+	}
+	if !isolation.Refused(reason) {
+		return fmt.Errorf("trying whether layers can be stacked in %s: %w", at, reason)
 	}
 	if x.policy.Driver != driverAuto {
 		return &isolation.UnsupportedError{Control: isolation.ControlOverlay, Reason: reason.Error(),
@@ -62,6 +59,21 @@ func (x *session) settleDriver(ctx context.Context) error {
 	err := x.s.opt.Journal.UpdateFeature(ctx, x.feature.ID, FeatureUpdate{Driver: &x.feature.Driver})
 	return errors.Join(err, x.s.opt.Journal.Note(ctx, AuditRecord{FeatureID: x.feature.ID, Event: "driver", From: snapshot.DriverOverlay,
 		To: x.feature.Driver, Cause: x.copies}))
+}
+
+// canStack says why layers in dir cannot be stacked on what lies below them, nil when they can.
+func (x *session) canStack(dir string) error {
+	if err := x.canOverlay(dir); err != nil {
+		return err
+	}
+	if err := x.s.canIDMap(x.s.bases()); err != nil && !x.feature.Direct {
+		// What promotes take out of the workspace lies below the features, with the workspace's owners.
+		return fmt.Errorf("the state directory cannot be idmapped: %w", err)
+	}
+	if lasting(x.s.bases()) == "" {
+		return overlay.CanKeep(x.s.bases())
+	}
+	return nil
 }
 
 // canOverlay asks the engine whether layers in dir can be stacked on the workspace. A yes is remembered until the machine is

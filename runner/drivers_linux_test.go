@@ -90,6 +90,31 @@ func TestAutoDriver(t *testing.T) {
 	}
 }
 
+// A question that failed is no answer: nothing is copied because of it, and nothing stays of the attempt.
+func TestAutoDriverInTrouble(t *testing.T) {
+	c, err := quota.Probe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, why := range []error{syscall.EIO, syscall.ENOSPC, syscall.EMFILE} {
+		b := newNative(t, runner.Options{})
+		engine, err := native.New(native.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = engine.Close() }()
+		b = &bench{state: b.state, workspace: b.workspace, profile: b.profile}
+		b.open(t, runner.Options{Engine: noOverlay{engine, fmt.Errorf("trying: %w", why)}, Cgroups: c})
+		defer func() { _ = b.Close() }()
+		if res, err := b.Run(t.Context(), b.sh("true")); !errors.Is(err, why) {
+			t.Errorf("%v: %+v, %v", why, res, err)
+		}
+		if list, err := b.Features(t.Context(), true); err != nil || len(list) != 0 {
+			t.Error(list, err)
+		}
+	}
+}
+
 // asked is an engine that notes what it is asked about overlays.
 type asked struct {
 	*native.Engine

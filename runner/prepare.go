@@ -272,7 +272,7 @@ func summary(c *snapshot.Change) *ChangeSummary {
 // mountMapping has a mount's owner be the command's user inside, where its filesystem can be idmapped; elsewhere it is seen
 // with the host's ids, as nobody's.
 func (s *Supervisor) mountMapping(source string) isolation.Mapping {
-	if s.direct(source) != "" {
+	if s.canIDMap(source) != nil {
 		return isolation.MapNone
 	}
 	return isolation.MapOwner

@@ -75,9 +75,11 @@ func (s *Supervisor) find(ctx context.Context, t *task) error {
 			"the feature %s belongs to the workspace %s, not %s", t.feature.Name, t.feature.Workspace, t.req.Workspace)
 	}
 	if t.fresh {
-		if reason := s.direct(t.feature.Workspace); reason != "" {
-			t.feature.Direct = true
+		err := s.canIDMap(t.feature.Workspace)
+		if err != nil && !isolation.Refused(err) {
+			return fmt.Errorf("trying whether %s can be idmapped: %w", t.feature.Workspace, err)
 		}
+		t.feature.Direct = err != nil
 		if err := s.findDisk(ctx, t); err != nil {
 			return err
 		}

@@ -72,6 +72,10 @@ func (d *diagnosis) diagnoseLayers(engine isolation.Engine, m disk.Mechanism) is
 		row.Support, row.Detail, row.Remedy = isolation.Available, "overlay, in "+layers, ""
 		return row
 	}
+	if !isolation.Refused(refused) {
+		row.Support, row.Detail, row.Remedy = isolation.Unknown, refused.Error(), ""
+		return row
+	}
 	if err := copytree.Possible(at); err != nil {
 		row.Detail = fmt.Sprintf("%v; nor can files be copied: %v", refused, err)
 		return row

@@ -164,7 +164,8 @@ func (e *Engine) filter(p *specs.LinuxSeccomp) (*unix.SockFprog, error) {
 const maxFilters = 16
 
 // CanOverlay says whether layers that lie in dir can be stacked on the directory base, by stacking some as Start would; nil
-// when they can. It leaves nothing behind.
+// when they can. Whether an error is the host's answer, or the question itself failed, isolation.Refused tells. It leaves
+// nothing behind.
 func (e *Engine) CanOverlay(dir, base string) error {
 	at, err := os.MkdirTemp(dir, "overlay-probe-")
 	if err != nil {
@@ -175,8 +176,7 @@ func (e *Engine) CanOverlay(dir, base string) error {
 	p.become(0, 0, !e.root)
 	var now immediate
 	defer now.close()
-	control := isolation.ControlOverlay
-	if err := e.probeOverlay(p.on(control, ""), &now, at, base); err != nil || e.root {
+	if err := e.probeOverlay(p.on(isolation.ControlOverlay, ""), &now, at, base); err != nil || e.root {
 		return err
 	}
 	s, err := e.attempt(&p.plan, unix.CLONE_NEWUSER|unix.CLONE_NEWNS)
@@ -186,10 +186,10 @@ func (e *Engine) CanOverlay(dir, base string) error {
 	if err != nil {
 		return err
 	}
-	got := map[isolation.Control]isolation.Feature{}
-	collect(got, p.trials, s)
-	if f := got[control]; f.Support != isolation.Available {
-		return errors.New(f.Detail)
+	for _, t := range p.trials {
+		if errno := s.refusal(t.step); errno != 0 {
+			return fmt.Errorf("%s: %w", s.plan.steps[t.step].name, errno)
+		}
 	}
 	return nil
 }

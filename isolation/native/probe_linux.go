@@ -127,12 +127,20 @@ func collect(got map[isolation.Control]isolation.Feature, trials []trial, s *scr
 		if got[t.control].Support == isolation.Unsupported {
 			continue
 		}
-		if ret := s.ops[t.step].ret; ret > ^uintptr(4095) {
-			got[t.control] = unsupported(t.control, fmt.Sprintf("%s: %v", s.plan.steps[t.step].name, syscall.Errno(-ret)))
+		if errno := s.refusal(t.step); errno != 0 {
+			got[t.control] = unsupported(t.control, fmt.Sprintf("%s: %v", s.plan.steps[t.step].name, errno))
 		} else {
 			got[t.control] = available(t.detail)
 		}
 	}
+}
+
+// refusal is what the kernel answered to a soft step, 0 when it did it.
+func (s *script) refusal(step int) syscall.Errno {
+	if ret := s.ops[step].ret; ret > ^uintptr(4095) {
+		return syscall.Errno(-ret)
+	}
+	return 0
 }
 
 // attempt runs a plan of soft steps in a child with these namespaces, and waits for its end.
@@ -238,13 +246,14 @@ func kernelAtLeast(major, minor int) bool {
 	return a > major || a == major && b >= minor
 }
 
-// CanIDMap says whether the filesystem of path can be idmapped here; false unprivileged.
+// CanIDMap says why the filesystem of path cannot be idmapped here, nil when it can; never unprivileged. Whether an error is
+// the host's answer, or the question itself failed, isolation.Refused tells.
 func (e *Engine) CanIDMap(path string) error {
 	if !e.root {
-		return errors.New("needs root")
+		return fmt.Errorf("needs root: %w", syscall.EPERM)
 	}
 	if !kernelAtLeast(5, 19) {
-		return errors.New("this kernel's overlay takes no idmapped layer (5.19 does)")
+		return fmt.Errorf("this kernel's overlay takes no idmapped layer (5.19 does): %w", syscall.EINVAL)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err == nil && slices.Contains(idmappable, fs.Type) {
