@@ -118,7 +118,7 @@ func (r Ref) String() string {
 // RollbackOptions are what Rollback goes back to, and how.
 type RollbackOptions struct {
 	To       string   // as in Ref.Checkpoint; "" is the newest on the way back from what there is now that differs from it
-	LastGood bool     // to RefLastGood
+	LastGood bool     // to RefLastGood, or where that cannot be read to the newest good one that can
 	Paths    []string // globs: only these
 	Smart    []string // paths: only these, which something found fault with
 	Named    bool     // only the paths that gates named at the newest checkpoint which they judged
@@ -129,12 +129,13 @@ type RollbackOptions struct {
 
 // RollbackResult is what Rollback did.
 type RollbackResult struct {
-	Undo    *Checkpoint          `json:"undo,omitempty"` // roll back to this one to take it back
-	To      Checkpoint           `json:"to"`
-	Report  snapshot.ResetReport `json:"report"`
-	Stopped []isolation.Holder   `json:"stopped,omitempty"` // processes that were in the way
-	DryRun  bool                 `json:"dry_run,omitempty"`
-	Took    time.Duration        `json:"took_ns"`
+	Undo     *Checkpoint          `json:"undo,omitempty"` // roll back to this one to take it back
+	To       Checkpoint           `json:"to"`
+	PassedBy []PassedBy           `json:"passed_by,omitempty"` // newer good ones that cannot be read, of LastGood
+	Report   snapshot.ResetReport `json:"report"`
+	Stopped  []isolation.Holder   `json:"stopped,omitempty"` // processes that were in the way
+	DryRun   bool                 `json:"dry_run,omitempty"`
+	Took     time.Duration        `json:"took_ns"`
 }
 
 // ResumeOptions are how Resume goes on with a task.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -313,6 +314,22 @@ func TestNamedRollbackPastDamage(t *testing.T) {
 	if res, _, _ = run(t, b, bad); res.Verdict != runner.VerdictGate {
 		t.Fatalf("%s %s", res.Verdict, res.Cause)
 	}
+	b.removeRecord(t, id)
+	if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{Named: true, LastGood: true}); err == nil {
+		t.Error("back at what cannot be read")
+	}
+	back, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{Named: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{odd, "file"}; !slices.Equal(back.Report.Paths, want) || back.To.ID != runner.RefBase {
+		t.Errorf("%q went back to %s, not %q", back.Report.Paths, back.To.ID, want)
+	}
+}
+
+// removeRecord takes a checkpoint's file away. The journal does not know.
+func (b *bench) removeRecord(t *testing.T, id string) {
+	t.Helper()
 	c, err := b.CheckpointOf(t.Context(), "f@"+id)
 	if err != nil {
 		t.Fatal(err)
@@ -324,14 +341,55 @@ func TestNamedRollbackPastDamage(t *testing.T) {
 	if err := errors.Join(os.Remove(filepath.Join(u.Dir(), "checkpoints", id+".json")), u.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = b.Rollback(t.Context(), "f", runner.RollbackOptions{Named: true, LastGood: true}); err == nil {
-		t.Error("back at what cannot be read")
+}
+
+// TestGoBackPastDamage: where the last good state cannot be read, it is the newest before it that can, and the answer says so.
+func TestGoBackPastDamage(t *testing.T) {
+	b := newNative(t, runner.Options{})
+	b.profile = gated(t, "gates: {secrets: {mode: block}, rollback: full}\n")
+	var good []string
+	for _, line := range []string{"echo one > file", "echo two > file"} {
+		r := b.sh(line)
+		r.Feature = "f"
+		res, _, _ := run(t, b, r)
+		if res.Verdict != runner.VerdictOK {
+			t.Fatalf("%s %s", res.Verdict, res.Cause)
+		}
+		good = append(good, res.Checkpoint)
 	}
-	back, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{Named: true})
-	if err != nil {
+	if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: runner.RefBase}); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{odd, "file"}; !slices.Equal(back.Report.Paths, want) || back.To.ID != runner.RefBase {
-		t.Errorf("%q went back to %s, not %q", back.Report.Paths, back.To.ID, want)
+	b.removeRecord(t, good[1])
+	told := func(what string, passed []runner.PassedBy) {
+		t.Helper()
+		if len(passed) != 1 || passed[0].ID != good[1] || passed[0].Reason == "" {
+			t.Errorf("%s passed by %+v", what, passed)
+		}
+	}
+	bad := b.sh(`echo key = AKIA""IMNOJVGFDXXXE4OA > file`)
+	bad.Feature = "f"
+	res, _, _ := run(t, b, bad)
+	if res.Verdict != runner.VerdictGate || res.FollowUp == nil || res.FollowUp.To != good[0] || res.FollowUp.Problem != "" {
+		t.Fatalf("%s %+v", res.Verdict, res.FollowUp)
+	}
+	told("the task", res.FollowUp.PassedBy)
+	for _, named := range []bool{false, true} {
+		if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: runner.RefBase}); err != nil {
+			t.Fatal(err)
+		}
+		back, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{LastGood: true, Named: named})
+		if err != nil || back.To.ID != good[0] {
+			t.Fatalf("%+v %v", back, err)
+		}
+		told("a rollback", back.PassedBy)
+	}
+	if _, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{To: runner.RefBase}); err != nil {
+		t.Fatal(err)
+	}
+	b.removeRecord(t, good[0])
+	_, err := b.Rollback(t.Context(), "f", runner.RollbackOptions{LastGood: true})
+	if e := wantError(t, err, runner.CodeDamaged, runner.ExitRefused); !strings.Contains(e.Cause, good[0]) || !strings.Contains(e.Cause, good[1]) {
+		t.Errorf("%v", e)
 	}
 }

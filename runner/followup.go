@@ -19,6 +19,7 @@ type FollowUp struct {
 	Undo       string          `json:"undo,omitempty"`       // id of the checkpoint with the refused state
 	Paths      []string        `json:"paths,omitempty"`      // that went back, of RollbackSmart
 	Unnamed    []string        `json:"unnamed,omitempty"`    // what gates object to and no path of the change stands for, in words
+	PassedBy   []PassedBy      `json:"passed_by,omitempty"`  // good checkpoints that would have come before To, and cannot be read
 	Checkpoint string          `json:"checkpoint,omitempty"` // id of the state after it
 	Gates      []gates.Verdict `json:"gates,omitempty"`      // what they say of that
 	Problem    string          `json:"problem,omitempty"`    // why it was not done
@@ -69,38 +70,44 @@ func (x *session) following() chan struct{} {
 	return x.turn
 }
 
-// goBack takes the feature to its last good checkpoint, or to before the task, or to the workspace.
+// goBack takes the feature to its last good checkpoint that can be read, or to before the task, or to the workspace.
 func (t *task) goBack(ctx context.Context, f *FollowUp) error {
-	to := t.earlier(ctx)[0]
-	r, err := t.rollbackBy(ctx, RollbackOptions{To: to}, t)
+	candidates, passed := t.earlier(ctx)
+	r, err := t.rollbackBy(ctx, RollbackOptions{To: candidates[0]}, t)
 	if err != nil {
 		return err
 	}
-	f.To, f.Checkpoint, f.Gates, f.Paths = r.To.ID, r.To.ID, nil, nil
+	f.To, f.PassedBy, f.Checkpoint, f.Gates, f.Paths = r.To.ID, passed, r.To.ID, nil, nil
 	if f.Undo == "" && r.Undo != nil {
 		f.Undo = r.Undo.ID
 	}
 	return nil
 }
 
-// earlier are the states that something can go back to, the best first.
-func (x *session) earlierThan(ctx context.Context, began string) []string {
-	var list []string
-	if good, err := x.s.opt.Journal.LastGood(ctx, x.feature.ID); err == nil {
+// earlierThan are the states that something can go back to, the best first, and the better ones that cannot be read.
+func (x *session) earlierThan(ctx context.Context, began string) (list []string, passed []PassedBy) {
+	good, passed, err := x.readableGood(ctx)
+	if err == nil && good != nil {
 		list = append(list, good.ID)
 	}
 	if began != "" && !slices.Contains(list, began) {
-		list = append(list, began)
+		if why := x.unreadable(ctx, began); why == "" {
+			list = append(list, began)
+		} else if len(list) == 0 {
+			passed = append(passed, PassedBy{began, why})
+		}
 	}
-	return append(list, RefBase)
+	return append(list, RefBase), passed
 }
 
-func (t *task) earlier(ctx context.Context) []string { return t.earlierThan(ctx, t.began) }
+func (t *task) earlier(ctx context.Context) ([]string, []PassedBy) {
+	return t.earlierThan(ctx, t.began)
+}
 
 // putBack puts back what gates named, and asks them again, until they accept or name nothing that could still go back.
 func (t *task) putBack(ctx context.Context, f *FollowUp) error {
 	verdicts, change := t.res.Gates, t.change
-	candidates := t.earlier(ctx)
+	candidates, passed := t.earlier(ctx)
 	for range maxRounds {
 		var paths []string
 		paths, f.Unnamed = named(verdicts, changedPaths(change))
@@ -115,7 +122,7 @@ func (t *task) putBack(ctx context.Context, f *FollowUp) error {
 		if f.Undo == "" && r.Undo != nil {
 			f.Undo = r.Undo.ID
 		}
-		f.To = to
+		f.To, f.PassedBy = to, passed
 		for _, p := range r.Report.Paths {
 			if !slices.Contains(f.Paths, p) {
 				f.Paths = append(f.Paths, p)
@@ -204,55 +211,54 @@ func changedPaths(c *snapshot.Change) map[string]bool {
 	return changed
 }
 
-// accuse fills in the paths that gates named at the newest checkpoint that they judged, and what they go back to.
-func (x *session) accuse(ctx context.Context, o *RollbackOptions) error {
+// accuse fills in the paths that gates named at the newest checkpoint that they judged, and says what they go back to, and what
+// would have come before that and cannot be read.
+func (x *session) accuse(ctx context.Context, o *RollbackOptions) (string, []PassedBy, error) {
 	rows, err := x.s.opt.Journal.Checkpoints(ctx, x.feature.ID)
 	if err != nil {
-		return err
+		return "", nil, err
 	}
 	slices.Reverse(rows)
 	i := slices.IndexFunc(rows, func(c CheckpointRecord) bool {
 		return slices.ContainsFunc(c.Verdicts, func(v gates.Verdict) bool { return v.Status != gates.Skipped }) && !c.Lost && c.Damaged == ""
 	})
 	if i < 0 {
-		return refuse(CodeNothingToDo, "caisson gate run "+x.feature.Name, "no gate has judged %s", x.feature.Name)
+		return "", nil, refuse(CodeNothingToDo, "caisson gate run "+x.feature.Name, "no gate has judged %s", x.feature.Name)
 	}
-	candidates, asked := x.earlierThan(ctx, ""), true
-	switch {
-	case o.To != "":
-		candidates = []string{o.To}
-	case o.LastGood:
-		candidates = []string{RefLastGood}
-	default:
-		asked = false
+	candidates, passed, asked := []string{o.To}, []PassedBy(nil), o.To != "" || o.LastGood
+	if !asked {
+		candidates, passed = x.earlierThan(ctx, "")
+	} else if o.LastGood {
+		if candidates[0], passed, err = x.lastGood(ctx); err != nil {
+			return "", nil, err
+		}
 	}
 	var unnamed []string
 	for _, to := range candidates {
-		differ, err := x.differing(ctx, to, rows[i].Verdicts)
+		id, err := x.resolveID(ctx, to)
+		var differ map[string]bool
+		if err == nil {
+			differ, err = x.differing(ctx, id, rows[i].Verdicts)
+		}
 		if err != nil && !asked && to != RefBase {
 			continue // dropped, or damaged
 		}
 		if err != nil {
-			return err
+			return "", nil, err
 		}
 		if o.Smart, unnamed = named(rows[i].Verdicts, differ); len(o.Smart) > 0 {
-			o.To, o.LastGood = to, false
-			return nil
+			return id, passed, nil
 		}
 	}
 	e := refuse(CodeNothingToDo, "", "gates named no path of %s@%s that blocks and has not been put back", x.feature.Name, rows[i].ID)
 	for _, u := range unnamed {
 		e.Cause += "\n" + u
 	}
-	return e
+	return "", nil, e
 }
 
 // differing are the paths in verdicts that are not as they were at a checkpoint. Nothing else is read.
-func (x *session) differing(ctx context.Context, to string, verdicts []gates.Verdict) (map[string]bool, error) {
-	id, err := x.resolveID(ctx, to)
-	if err != nil {
-		return nil, err
-	}
+func (x *session) differing(ctx context.Context, id string, verdicts []gates.Verdict) (map[string]bool, error) {
 	var o RollbackOptions
 	for _, v := range gates.Blocking(verdicts) {
 		for _, f := range v.Findings {

@@ -67,16 +67,18 @@ func (x *session) rollback(ctx context.Context, o RollbackOptions) (*RollbackRes
 // rollbackBy is rollback for a task that has to go on after it, or for nobody.
 func (x *session) rollbackBy(ctx context.Context, o RollbackOptions, asks *task) (*RollbackResult, error) {
 	start := time.Now()
+	var to string
+	var passed []PassedBy
+	var err error
 	if o.Named {
-		if err := x.accuse(ctx, &o); err != nil {
-			return nil, err
-		}
+		to, passed, err = x.accuse(ctx, &o)
+	} else {
+		to, passed, err = x.target(ctx, &o)
 	}
-	to, err := x.target(ctx, &o)
 	if err != nil {
 		return nil, err
 	}
-	r := &RollbackResult{To: Checkpoint{ID: to, Feature: x.feature.Name, FeatureID: x.feature.ID}, DryRun: o.DryRun}
+	r := &RollbackResult{To: Checkpoint{ID: to, Feature: x.feature.Name, FeatureID: x.feature.ID}, PassedBy: passed, DryRun: o.DryRun}
 	if row, err := x.find(ctx, to, nil); err == nil {
 		r.To = *row
 	}
@@ -99,25 +101,26 @@ func (x *session) rollbackBy(ctx context.Context, o RollbackOptions, asks *task)
 	return r, err
 }
 
-// target is the checkpoint that a rollback goes back to: the one that is named, or the newest on the way back from what there
-// is now that would change anything.
-func (x *session) target(ctx context.Context, o *RollbackOptions) (string, error) {
+// target is the checkpoint that a rollback goes back to: the one that is named, the last good one that can be read, or the
+// newest on the way back from what there is now that would change anything.
+func (x *session) target(ctx context.Context, o *RollbackOptions) (string, []PassedBy, error) {
 	if o.LastGood {
-		return x.resolveID(ctx, RefLastGood)
+		return x.lastGood(ctx)
 	}
 	if o.To != "" {
-		return x.resolveID(ctx, o.To)
+		id, err := x.resolveID(ctx, o.To)
+		return id, nil, err
 	}
 	records, err := x.layers.Records()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	for r := range wayBack(records, x.layers.Info().Head) {
 		if differs, err := x.differs(ctx, r.ID, o); differs || err != nil {
-			return r.ID, err
+			return r.ID, nil, err
 		}
 	}
-	return "", refuse(CodeNothingToDo, "caisson checkpoint ls "+x.feature.Name+"; --to "+RefBase+" is the workspace",
+	return "", nil, refuse(CodeNothingToDo, "caisson checkpoint ls "+x.feature.Name+"; --to "+RefBase+" is the workspace",
 		"no earlier checkpoint of %s differs from what there is", x.feature.Name)
 }
 

@@ -92,9 +92,11 @@ func (a *app) noteApprovals(list []runner.Approval) {
 // reportFollowUp says what was put back after gates refused a change.
 func (a *app) reportFollowUp(r *runner.Result) {
 	f := r.FollowUp
-	switch {
-	case f == nil:
+	if f == nil {
 		return
+	}
+	a.notePassedBy(f.PassedBy)
+	switch {
 	case f.Problem != "":
 		a.note("what the gates refused is still there: %s", f.Problem)
 	case f.Rollback == profiles.RollbackFull:

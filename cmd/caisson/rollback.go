@@ -54,7 +54,7 @@ objects with a path, as the findings of gates are.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.To, "to", "", "a checkpoint: its id, the beginning of it, or its label")
-	f.BoolVar(&o.LastGood, "last-good", false, "the newest checkpoint that the gates passed")
+	f.BoolVar(&o.LastGood, "last-good", false, "the newest checkpoint that the gates passed and that can be read")
 	f.StringArrayVar(&o.Paths, "paths", nil, "only these; more globs may follow")
 	f.BoolVar(&o.smart, "smart", false, "only the paths that gates refused, or that --violations lists")
 	f.StringVar(&o.violations, "violations", "", "for --smart: a JSON file, - for standard input")
@@ -171,6 +171,7 @@ func runRollback(ctx context.Context, a *app, ref string, o rollbackOptions) err
 	for _, h := range r.Stopped {
 		a.note("stopped: %s (pid %d), which held %s", snapshot.Quote(h.Command), h.PID, snapshot.Quote(h.Path))
 	}
+	a.notePassedBy(r.PassedBy)
 	if o.DryRun {
 		a.note("would go back to checkpoint %s", o.describe(&r.To))
 		return nil
@@ -180,6 +181,13 @@ func runRollback(ctx context.Context, a *app, ref string, o rollbackOptions) err
 		fmt.Fprintf(a.stderr, "  undo: caisson rollback %s --to %s\n", ref, r.Undo.ID)
 	}
 	return nil
+}
+
+// notePassedBy says what would have been gone back to, and why it was not.
+func (a *app) notePassedBy(list []runner.PassedBy) {
+	for _, p := range list {
+		a.note("passed by checkpoint %s, which cannot be used: %s", p.ID, snapshot.Quote(p.Reason))
+	}
 }
 
 // describe names a checkpoint that was gone back to; one that we chose also by what it is.
