@@ -72,6 +72,9 @@ func (t *task) joinUp(ctx context.Context) error {
 	if err := t.alone(); err != nil { // somebody came in between
 		return err
 	}
+	if err := t.mindReserve(ctx); err != nil {
+		return err
+	}
 	return t.rewind(ctx)
 }
 
@@ -86,6 +89,11 @@ func (t *task) bringUp(ctx context.Context) (err error) {
 	g.Go(func() (err error) { t.session.told, err = t.s.holding(ctx, t.feature.ID); return err })
 	if err := errors.Join(t.make(ctx), g.Wait(), t.rooting.Wait()); err != nil {
 		return err
+	}
+	if !t.fresh {
+		if err := t.mindReserve(ctx); err != nil {
+			return err
+		}
 	}
 	if err := t.makeFeedback(); err != nil {
 		return err

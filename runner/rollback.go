@@ -93,6 +93,7 @@ func (x *session) rollbackBy(ctx context.Context, o RollbackOptions, asks *task)
 	if err := x.makeWay(ctx, o.Keep, r, asks); err != nil {
 		return nil, err
 	}
+	_ = x.mindReserve(ctx) // what does not fit is told below
 	err = x.rewound(ctx, reset, o, r)
 	r.Took = time.Since(start)
 	if err == nil {
@@ -229,6 +230,9 @@ func (x *session) rewound(ctx context.Context, reset snapshot.ResetOptions, o Ro
 			hold = x.live.Hold
 		}
 		release, err := hold(ctx) // nobody sees the time between the seal and the exchange
+		if errors.Is(err, os.ErrClosed) {
+			return refuse(CodeNotLive, "try again", "the sandbox of %s has just ended", x.feature.Name)
+		}
 		if err != nil {
 			return err
 		}

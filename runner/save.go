@@ -92,6 +92,20 @@ func (x *session) room(err error) (back func()) {
 	}
 }
 
+// mindReserve makes whole what is kept back for a full disk, as far as it can be, of what nobody needs if need be. A task that would begin without enough of it could
+// leave a state that is neither sealed nor gone back from.
+func (x *session) mindReserve(ctx context.Context) error {
+	if x.unit == nil {
+		return nil
+	}
+	err := x.unit.Reserve(false)
+	if full(err) {
+		_, err = x.collect(ctx)
+		err = errors.Join(err, x.unit.Reserve(false))
+	}
+	return x.fullError(err)
+}
+
 // fullError says what helps when there is no room; any other error is left.
 func (x *session) fullError(err error) error {
 	if !full(err) {

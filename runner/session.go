@@ -165,6 +165,9 @@ func (s *Supervisor) Live() []string {
 func (x *session) start(ctx context.Context, spec *isolation.Spec, w *watch.Options) error {
 	f, err := live.Start(ctx, live.Options{Layers: x.layers, Engine: x.s.opt.Engine, Spec: spec, Watch: w, Room: x.room})
 	if err != nil {
+		if u, ok := x.usage(); ok && u.Full() {
+			err = x.fullError(err)
+		}
 		return err
 	}
 	x.setLive(f)

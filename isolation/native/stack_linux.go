@@ -130,7 +130,10 @@ func (m *mounter) stack(p *plan, s isolation.Stack) (any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("overlay at %s: %w", s.Target, err)
 	}
-	return tree, nil
+	if s.Upper == "" {
+		return tree, nil
+	}
+	return tree, writable(tree, s.Target)
 }
 
 // readonly is a read-only bind of a stack's only layer.

@@ -285,3 +285,27 @@ func (p *plan) raiseLoopback() {
 	s := p.add("socket", unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	p.add("raise lo", unix.SYS_IOCTL, s, uintptr(unix.SIOCSIFFLAGS), netns.LoopbackUp())
 }
+
+// fewBlocks and fewInodes are what an overlay's own directories can need: it has not got them where less is left.
+const (
+	fewBlocks = 8
+	fewInodes = 8
+)
+
+// writable refuses an overlay that the kernel made read-only because its work directory could not be made: on a full file
+// system above all. That is known of those which the supervisor makes.
+func writable(tree any, name string) error {
+	fd, made := tree.(hostFD)
+	if !made {
+		return nil
+	}
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd.fd, &st); err != nil || st.Flags&unix.ST_RDONLY == 0 {
+		return err
+	}
+	errno := unix.EROFS
+	if st.Bavail < fewBlocks || st.Ffree < fewInodes { // of the upper layer's file system
+		errno = unix.ENOSPC
+	}
+	return fmt.Errorf("overlay at %s: its work directory: %w", name, errno)
+}

@@ -267,6 +267,37 @@ func checkBallast(t *testing.T, u *Unit) {
 	}
 }
 
+// TestBallastInPart: what a seal has used of the ballast is missing, and the rest is kept back again, until there is too little.
+func TestBallastInPart(t *testing.T) {
+	dir := t.TempDir()
+	needs(t, Ext4, dir)
+	u := create(t, openStore(t, dir), "a", Ext4, Limits{Bytes: 10 * quota.MiB, Inodes: count(500)})
+	inside := overlayOn(t, u)
+	if n, err := fill(filepath.Join(inside, "big")); !full(err) {
+		t.Fatal(n, err)
+	}
+	for i, enough := range []bool{true, false} {
+		if err := u.Reserve(true); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(u.Dir(), fmt.Sprint("layer", i)), make([]byte, Ballast/3), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := u.Reserve(false); enough && err != nil || !enough && !full(err) {
+			t.Errorf("after %d: %v", i, err)
+		}
+		if n, err := fill(filepath.Join(inside, fmt.Sprint(i))); !full(err) || n > Ballast/4 {
+			t.Errorf("the rest is not kept back: %d bytes, %v", n, err)
+		}
+	}
+	if err := os.Remove(filepath.Join(u.Dir(), "layer0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Reserve(false); err != nil {
+		t.Errorf("there is room again: %v", err)
+	}
+}
+
 // TestOpen: what is in a unit is there again, for several openers at once, and the device is one.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()

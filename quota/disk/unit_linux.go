@@ -126,7 +126,7 @@ func (u *Unit) Resize(ctx context.Context, l Limits) error {
 }
 
 // Reserve gives the ballast free, for a seal or a rollback in a full unit, or takes it back: what of it fits, and an error
-// (ENOSPC, EDQUOT) when that is not all.
+// (ENOSPC, EDQUOT) when that is not enough for another one.
 func (u *Unit) Reserve(free bool) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -148,26 +148,42 @@ func furnish(top string) error {
 	return makeBallast(filepath.Join(top, ballastName))
 }
 
-// makeBallast makes what is missing: files, of which the first one is large.
+// What of the ballast is enough for a seal and a rollback to be made of it.
+const (
+	enoughBallast = Ballast / 2
+	enoughInodes  = int(BallastInodes) * 5 / 8
+)
+
+// makeBallast makes what is missing and fits: files, of which the first one is large. The error is that of a full disk when
+// what there is now is not enough.
 func makeBallast(dir string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	err := os.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	var short error
 	// The directory itself is one of the inodes.
 	for n := range int(BallastInodes) - 1 {
 		f, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(n)), os.O_RDWR|os.O_CREATE, 0o600)
+		if isFull(err) && n >= enoughInodes {
+			break
+		}
 		if err != nil {
-			return err
+			return errors.Join(short, err)
 		}
 		if n == 0 {
-			err = allocateBallast(f)
+			if err := allocateBallast(f); err != nil {
+				short = &os.PathError{Op: "allocate", Path: f.Name(), Err: err}
+			}
 		}
-		if err := errors.Join(err, f.Close()); err != nil {
-			return &os.PathError{Op: "allocate", Path: f.Name(), Err: err}
+		if err := f.Close(); err != nil {
+			return err
 		}
 	}
-	return nil
+	return short
 }
+
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // reserve removes the ballast, or makes it again.
 func (v *imageVolume) reserve(_ *record, free bool) error {
@@ -178,12 +194,15 @@ func (v *imageVolume) reserve(_ *record, free bool) error {
 	return makeBallast(dir)
 }
 
-// allocateBallast makes the large file. An eighth of it may be missing: file systems ask for some blocks more than they use,
-// and that they lack here is what the unit is full for.
+// allocateBallast makes the large file as large as it can be. That it is not whole is no error while it is enough: file systems
+// ask for some blocks more than they use, and that they lack here is what the unit is full for.
 func allocateBallast(f *os.File) (err error) {
-	for size := Ballast; size >= Ballast/8*7; size -= 32 * quota.KiB {
+	for size := Ballast; size > 0; size -= 32 * quota.KiB {
 		err = unix.Fallocate(int(f.Fd()), 0, 0, int64(size))
-		if !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
+		if err == nil && size < enoughBallast {
+			return unix.ENOSPC
+		}
+		if !isFull(err) {
 			break
 		}
 	}

@@ -54,11 +54,7 @@ func Start(ctx context.Context, o Options) (_ *Feature, err error) {
 		return nil, err
 	}
 	defer unpin()
-	if err := o.Layers.Prepare(); err != nil {
-		return nil, err
-	}
 	f := &Feature{layers: o.Layers, turn: make(chan struct{}, 1), room: o.Room}
-	o.Spec.Stacks = Stacks(o.Layers.Stacks())
 	if o.Watch != nil {
 		w := *o.Watch
 		w.Upper, w.Home = f.uppers()
@@ -66,10 +62,33 @@ func Start(ctx context.Context, o Options) (_ *Feature, err error) {
 			f.watch = nil // seals find what it would have told
 		}
 	}
-	if f.box, err = o.Engine.Start(ctx, o.Spec); err != nil {
+	err = f.mounted(func() (err error) {
+		o.Spec.Stacks = Stacks(o.Layers.Stacks())
+		f.box, err = o.Engine.Start(ctx, o.Spec)
+		return err
+	})
+	if err != nil {
 		return nil, errors.Join(err, f.unwatch())
 	}
 	return f, nil
+}
+
+// mounted readies the layers and mounts them, on a full disk with what is kept back for that.
+func (f *Feature) mounted(mount func() error) error {
+	try := func() error {
+		if err := f.layers.Prepare(); err != nil {
+			return err
+		}
+		return mount()
+	}
+	err := try()
+	if err != nil && f.room != nil {
+		if back := f.room(err); back != nil {
+			err = try()
+			back()
+		}
+	}
+	return err
 }
 
 // uppers are the directories that are written to now.
@@ -213,24 +232,11 @@ func (f *Feature) still(ctx context.Context, do func() error) error {
 // exchange mounts what the layers describe now. What cannot be mounted must not go on being written to: the old upper is
 // part of a checkpoint, so a failure ends the sandbox.
 func (f *Feature) exchange(ctx context.Context) error {
-	err := f.remount(ctx)
-	if err != nil && f.room != nil {
-		if back := f.room(err); back != nil {
-			err = f.remount(ctx)
-			back()
-		}
-	}
+	err := f.mounted(func() error { return f.box.Exchange(ctx, Stacks(f.layers.Stacks())...) })
 	if err != nil {
 		return errors.Join(fmt.Errorf("the sandbox was ended, its state is safe: %w", err), f.box.Close(context.WithoutCancel(ctx)))
 	}
 	return nil
-}
-
-func (f *Feature) remount(ctx context.Context) error {
-	if err := f.layers.Prepare(); err != nil {
-		return err
-	}
-	return f.box.Exchange(ctx, Stacks(f.layers.Stacks())...)
 }
 
 // Change does what changes the stacks (changed), with nobody running, and mounts the new ones. Who holds the old ones is
