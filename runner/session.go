@@ -92,6 +92,12 @@ func (s *Supervisor) use(ctx context.Context, ref string, a access, do func(*ses
 		if x, err = s.await(ctx, f.ID, nil); err != nil {
 			return err
 		}
+		if x != nil && x.sandbox() != nil && x.sandbox().Closed(ctx) { // it failed, and was ended: the state is safe
+			if err := x.shutDown(ctx, StopOptions{}); err != nil {
+				return err
+			}
+			x = nil
+		}
 	}
 	if x != nil {
 		if used, err := x.used(a, do); used {
