@@ -61,6 +61,7 @@ type keep struct {
 	live    map[string]*runner.FeatureInfo
 	stopped []string
 	stopErr error
+	gone    bool // what is to be stopped has ended already
 }
 
 func (k *keep) Live() (ids []string) {
@@ -91,6 +92,9 @@ func (k *keep) Stop(_ context.Context, ids []string, _ runner.StopOptions) error
 	}
 	for _, id := range ids {
 		delete(k.live, id)
+	}
+	if k.gone {
+		return &runner.Error{Code: runner.CodeNotLive, Cause: "not live", Exit: runner.ExitRefused}
 	}
 	k.stopped = append(k.stopped, ids...)
 	return nil

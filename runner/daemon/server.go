@@ -363,12 +363,18 @@ func (s *Server) Hold(_ context.Context, id string) (release func(), err error) 
 // Clean removes the sockets that supervisors of a state directory left when they were killed.
 func Clean(stateDir string) { socket.Sweep(socket.Dir(stateDir), stateDir) }
 
-// stopAll seals and stops features of this process.
+// stopAll seals and stops features of this process. One that has ended meanwhile is as it should be.
 func (s *Server) stopAll(features []string, o runner.StopOptions) error {
 	if len(features) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), o.Grace+takeover)
 	defer cancel()
-	return s.keeper.Stop(ctx, features, o)
+	var errs []error
+	for _, f := range features {
+		if err := s.keeper.Stop(ctx, []string{f}, o); !errors.Is(err, &runner.Error{Code: runner.CodeNotLive}) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }

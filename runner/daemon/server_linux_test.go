@@ -165,6 +165,17 @@ func TestStopAllFails(t *testing.T) {
 	b.keep.mu.Unlock()
 }
 
+// One whose features end by themselves meanwhile leaves.
+func TestStopAllOfWhatHasEnded(t *testing.T) {
+	b := newBench(t, Options{})
+	b.keep.add(runner.FeatureInfo{ID: "f1"})
+	b.keep.gone = true
+	if _, err := StopAll(t.Context(), b.dir, runner.StopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	b.ended(t, time.Second)
+}
+
 func TestIdle(t *testing.T) {
 	b := newBench(t, Options{Idle: 50 * time.Millisecond})
 	c := b.dial(t)
