@@ -74,8 +74,8 @@ type ImportOptions struct {
 }
 
 func (o *ImportOptions) check() error {
-	if !validLabel(o.Label) {
-		return refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", o.Label)
+	if err := checkLabel(o.Label); err != nil {
+		return err
 	}
 	if o.Digest != "" && !digestRule().MatchString(o.Digest) {
 		return refuse(CodeUsage, "write it as export prints it: sha256: and 64 hexadecimal digits", "%q is no digest", o.Digest)

@@ -31,8 +31,8 @@ func (s *Supervisor) Checkpoint(ctx context.Context, ref string, o CheckpointOpt
 // checkpoint makes and records a checkpoint outside of any task's course.
 func (x *session) checkpoint(ctx context.Context, reason string, o CheckpointOptions) (*Checkpoint, error) {
 	c := &Checkpoint{Reason: reason, Label: o.Label}
-	if !validLabel(o.Label) {
-		return nil, refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", o.Label)
+	if err := checkLabel(o.Label); err != nil {
+		return nil, err
 	}
 	c.ID = x.s.opt.NewID()
 	if o.Key != "" {
@@ -136,8 +136,8 @@ func (s *Supervisor) CheckpointOf(ctx context.Context, ref string) (c *Checkpoin
 
 // Label names a checkpoint; "" takes its name away. One with a label is kept by GC.
 func (s *Supervisor) Label(ctx context.Context, ref, label string) error {
-	if !validLabel(label) {
-		return refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", label)
+	if err := checkLabel(label); err != nil {
+		return err
 	}
 	err := s.at(ctx, ref, reading, func(x *session, id string) error {
 		err := s.opt.Journal.UpdateCheckpoint(ctx, id, CheckpointUpdate{Label: &label})

@@ -91,6 +91,18 @@ func orLost(why string) string {
 	return why
 }
 
+// checkLabel refuses what cannot be the label of a checkpoint: it would not be found by one of the words that mean another.
+func checkLabel(label string) error {
+	switch label {
+	case RefHead, RefLastGood, RefStart, RefBase:
+		return refuse(CodeInvalidName, "choose another", "%q cannot be a label: it means a checkpoint of every feature", label)
+	}
+	if !validLabel(label) {
+		return refuse(CodeInvalidName, "a label is one line of at most 256 bytes", "%q cannot be a label", label)
+	}
+	return nil
+}
+
 // inherited finds the checkpoint that a fork began on: it is another feature's.
 func (x *session) inherited(word string) (string, error) {
 	records, err := x.layers.Records()
