@@ -52,6 +52,11 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	if r.Workspace, err = filepath.Abs(r.Workspace); err != nil {
 		return nil, refuse(CodeWorkspace, "name it with an absolute path", "%v", err)
 	}
+	if r.PatchFile != "" { // who resumes the task may be elsewhere
+		if r.PatchFile, err = filepath.Abs(r.PatchFile); err != nil {
+			return nil, refuse(CodeUsage, "name it with an absolute path", "%v", err)
+		}
+	}
 	if err := typed(snapshot.Check(r.Workspace, s.state), "looking at the workspace"); err != nil {
 		return nil, err
 	}
