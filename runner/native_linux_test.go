@@ -500,7 +500,7 @@ func TestSpec(t *testing.T) {
 type noIDMap struct{ isolation.Engine }
 
 func (noIDMap) Root() bool            { return true }
-func (noIDMap) CanIDMap(string) error { return errors.New("the test says no") }
+func (noIDMap) CanIDMap(string) error { return fmt.Errorf("the test says no: %w", syscall.EINVAL) }
 
 // Where a file system cannot be idmapped the owner is mapped directly, and the result says so.
 func TestDirect(t *testing.T) {
