@@ -285,12 +285,12 @@ type TaskRecord struct {
 
 // StepRecord is a step as stored.
 type StepRecord struct {
-	N          int // 1-based
-	State      StepState
-	Args       []string
-	Retry      bool            // it may be run again after it was interrupted
-	Checkpoint string          // id of the state after it
-	Options    json.RawMessage // a Step: what a resume needs besides Args
+	N          int             `json:"n"` // 1-based
+	State      StepState       `json:"state"`
+	Args       []string        `json:"args"`
+	Retry      bool            `json:"retry,omitempty"`      // it may be run again after it was interrupted
+	Checkpoint string          `json:"checkpoint,omitempty"` // id of the state after it
+	Options    json.RawMessage `json:"options,omitempty"`    // a Step: what a resume needs besides Args
 }
 
 // Move is one transition of a task, with at most one of a step.

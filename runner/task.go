@@ -70,7 +70,7 @@ type Terminal struct {
 
 // Step is one command.
 type Step struct {
-	Args     []string       `json:"args"`
+	Args     []string       `json:"args,omitempty"`
 	Env      []string       `json:"-"`                 // KEY=VALUE, over the profile's
 	Cwd      string         `json:"cwd,omitempty"`     // inside; relative to /workspace; "" means /workspace
 	UID, GID *uint32        `json:"-"`                 // inside; nil means 1000
