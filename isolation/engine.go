@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -127,7 +128,12 @@ type ExecError struct {
 	Errno syscall.Errno
 }
 
-func (e *ExecError) Error() string { return e.Path + ": " + e.Errno.Error() }
+func (e *ExecError) Error() string {
+	if e.Errno == syscall.ENOENT && !strings.Contains(e.Path, "/") {
+		return e.Path + ": not found in PATH"
+	}
+	return e.Path + ": " + e.Errno.Error()
+}
 
 // Unwrap gives the errno.
 func (e *ExecError) Unwrap() error { return e.Errno }

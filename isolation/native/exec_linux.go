@@ -130,7 +130,7 @@ func (b *sandbox) exec(p *isolation.Process, x *execution) error {
 	if err := script.err(); err != nil {
 		_, werr := reap(pidfd)
 		_ = unix.Close(pidfd)
-		return errors.Join(execFailure(err, script, first, p.Cwd, candidates), werr)
+		return errors.Join(execFailure(err, script, first, p, candidates), werr)
 	}
 	return x.start(pid, pidfd)
 }
@@ -205,19 +205,19 @@ func (b *sandbox) closeDescriptors(plan *plan) {
 const stepChdir = "chdir to the working directory"
 
 // execFailure tells the user's mistakes (no such command, directory) from ours.
-func execFailure(err error, s *script, first int, cwd string, paths []string) error {
+func execFailure(err error, s *script, first int, p *isolation.Process, paths []string) error {
 	var step *StepError
 	if !errors.As(err, &step) {
 		return err
 	}
 	if step.Step == stepChdir {
-		return &isolation.ExecError{Path: "working directory " + cwd, Errno: step.Errno}
+		return &isolation.ExecError{Path: "working directory " + p.Cwd, Errno: step.Errno}
 	}
 	if step.Index < first {
 		return err
 	}
 	// As execvp does: a candidate that is there but cannot be executed says more than those that are not there.
-	worst := &isolation.ExecError{Path: paths[len(paths)-1], Errno: step.Errno}
+	worst := &isolation.ExecError{Path: p.Args[0], Errno: step.Errno}
 	for i := range paths {
 		errno := syscall.Errno(-s.ops[first+i].ret)
 		if errno != unix.ENOENT && errno != unix.ENOTDIR {
