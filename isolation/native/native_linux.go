@@ -184,7 +184,7 @@ func (e *Engine) CanOverlay(dir, base string) error {
 		defer s.free()
 	}
 	if err != nil {
-		return err
+		return userNamespaceError(err)
 	}
 	for _, t := range p.trials {
 		if errno := s.refusal(t.step); errno != 0 {
