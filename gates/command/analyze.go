@@ -68,6 +68,7 @@ type analyzer struct {
 }
 
 func newAnalyzer(c Config) *analyzer {
+	c.Dir, c.Cwd, c.Home = readable(c.Dir), readable(c.Cwd), readable(c.Home)
 	a := &analyzer{c: c, files: map[string]data{}, programs: map[string]string{}, called: map[string]bool{}, links: map[string]string{}, budget: baseCost, parser: syntax.NewParser(syntax.Variant(syntax.LangBash))}
 	a.dir.set(cwdName, c.Dir)
 	for name, value := range map[string]string{"HOME": c.Home, "PWD": c.Dir, "OLDPWD": c.Dir, "TMPDIR": "/tmp", "IFS": " \t\n", "USER": "user", "LOGNAME": "user",
@@ -80,7 +81,7 @@ func newAnalyzer(c Config) *analyzer {
 			if secretName(name) {
 				from = fromSecret
 			}
-			a.set(name, value, from)
+			a.set(name, readable(value), from)
 		}
 	}
 	return a
@@ -391,7 +392,7 @@ func (a *analyzer) read(target string) data {
 		return data{from: fromSecret}
 	}
 	if text, long, ok := a.opened(p); ok && !long {
-		return literal(text)
+		return literal(readable(text))
 	}
 	return data{text: unknownText}
 }

@@ -82,11 +82,11 @@ func (c *invocation) recipes(text string) {
 // scripts judges the scripts of a package.json that the same text has written.
 func (c *invocation) scripts() {
 	var manifest struct{ Scripts map[string]string }
-	if d := c.a.files[c.a.abs("package.json")]; !d.known || json.Unmarshal([]byte(d.text), &manifest) != nil {
+	if d := c.a.files[c.a.abs("package.json")]; !d.known || json.Unmarshal([]byte(original(d.text)), &manifest) != nil {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(manifest.Scripts)) {
-		c.a.inShell(c, manifest.Scripts[name])
+		c.a.inShell(c, readable(manifest.Scripts[name]))
 	}
 }
 

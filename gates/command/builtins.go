@@ -160,6 +160,7 @@ func ordered(s *syntax.Stmt) {
 // later runs the substitutions in a text that a shell expands when it comes to use it.
 func (a *analyzer) later(text string) {
 	if w, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Document(strings.NewReader(text)); err == nil {
+		escaped(w)
 		a.substitutions(w)
 	}
 }

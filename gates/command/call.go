@@ -95,11 +95,11 @@ func (a *analyzer) alias(c *syntax.CallExpr, text string, in data) data {
 		return data{}
 	}
 	for _, arg := range a.fields(c.Args[1:]...) {
-		q, err := syntax.Quote(strings.ReplaceAll(arg, unknownText, "?"), syntax.LangBash)
+		q, err := syntax.Quote(original(strings.ReplaceAll(arg, unknownText, "?")), syntax.LangBash)
 		if err != nil {
 			return data{}
 		}
-		text += " " + q
+		text += " " + readable(q)
 	}
 	return a.parse(text, in)
 }
@@ -117,7 +117,7 @@ func (a *analyzer) run(argv []string, in data, env map[string]string, from sourc
 	defer func() { a.running-- }()
 	word := argv[0]
 	c := &invocation{a: a, name: strings.ToLower(path.Base(word)), args: argv[1:], in: in, env: env, from: from}
-	if a.c.Mode == ModeAllow && a.doubts == 0 && !slices.Contains(a.c.Allow, word) {
+	if a.c.Mode == ModeAllow && a.doubts == 0 && !slices.Contains(a.c.Allow, original(word)) {
 		c.deny("not-allowed", "the command is not on the list of allowed ones", "")
 	}
 	if strings.Contains(word, "=") && !strings.Contains(word, "/") && len(argv) > 1 { // meant as an assignment, or for a tool that takes it so

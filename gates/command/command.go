@@ -102,6 +102,7 @@ func (a *analyzer) whole(text string) {
 		}
 	}()
 	a.budget += len(text) * byteCost
+	text, a.odd = standIns(text)
 	a.parse(text, data{})
 	for _, name := range slices.Sorted(maps.Keys(a.funcs.all())) {
 		if !a.called[name] { // by whoever reads the text in
@@ -170,10 +171,10 @@ func show(s string) string {
 // parse judges a text as a shell would read it, and returns what it would write, if that is known.
 func (a *analyzer) parse(text string, in data) data {
 	switch {
-	case len(text) > a.c.MaxBytes:
+	case len(text) > a.c.MaxBytes && len(original(text)) > a.c.MaxBytes:
 		a.find(Deny, "too-long", text, fmt.Sprintf("more than %d bytes cannot be judged", a.c.MaxBytes), "write a script, and run that")
 		return data{}
-	case strings.ContainsAny(text, "\x00"+unknownText) || a.depth == 0 && strings.ContainsFunc(text, isStandIn):
+	case strings.ContainsAny(text, "\x00"+unknownText):
 		a.find(Deny, "unparsable", text, "the text is no shell text: it holds bytes that no command has", "")
 		return data{}
 	case a.depth >= maxDepth || nesting(text) > maxNesting:
@@ -184,10 +185,6 @@ func (a *analyzer) parse(text string, in data) data {
 	}
 	a.depth++
 	defer func() { a.depth-- }()
-	text, odd := standIns(text)
-	if a.depth == 1 {
-		a.odd = odd
-	}
 	file, err := a.parser.Parse(strings.NewReader(text), "")
 	if err != nil {
 		if pe, ok := errors.AsType[syntax.ParseError](err); ok {
@@ -195,6 +192,9 @@ func (a *analyzer) parse(text string, in data) data {
 		}
 		a.find(Deny, "unparsable", text, "no shell can read it: "+err.Error(), "correct the quoting")
 		return data{}
+	}
+	if strings.Contains(text, "$'") {
+		escaped(file)
 	}
 	return a.stmts(file.Stmts, in)
 }

@@ -193,7 +193,7 @@ func (a *analyzer) cheap(w *syntax.Word) bool {
 		case *syntax.CmdSubst, *syntax.ProcSubst: // they are judged, and paid for, by themselves
 			return false
 		case *syntax.ParamExp:
-			if (n.Repl != nil || n.Exp != nil) && n.Param != nil && len(a.value(n.Param.Value)) > maxSearched {
+			if (n.Repl != nil || n.Exp != nil) && n.Param != nil && len(a.value(n.Param.Value)) > maxSearched || a.transformed(n) {
 				cheap = false
 			}
 		}
@@ -201,6 +201,16 @@ func (a *analyzer) cheap(w *syntax.Word) bool {
 		return cheap
 	})
 	return cheap
+}
+
+// transformed reports whether ${x@Q} or its like makes runes of bytes, or of escapes.
+func (a *analyzer) transformed(p *syntax.ParamExp) bool {
+	if p.Exp == nil || p.Exp.Op != syntax.OtherParamOps || p.Param == nil {
+		return false
+	}
+	v, _ := a.vars.get(p.Param.Value)
+	text := v.Str + strings.Join(v.List, "")
+	return strings.Contains(text, `\U`) || strings.ContainsFunc(text, isStandIn)
 }
 
 // braces is how many words a brace expansion makes, at most some more than maxBraces.

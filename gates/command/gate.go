@@ -12,7 +12,7 @@ import (
 )
 
 // gateVersion changes when the same script would get another verdict.
-const gateVersion = 4
+const gateVersion = 5
 
 // scriptsGate judges the shell scripts of a change as Analyze judges command lines.
 type scriptsGate struct {

@@ -77,9 +77,12 @@ func TestStandingInput(t *testing.T) {
 
 // Bytes that are no UTF-8 are bytes of a word, as for a shell.
 func TestOtherBytes(t *testing.T) {
-	c := files(map[string]string{"caf\xe9.sh": "rm -rf /\n", "latin.sh": "# \xe9t\xe9\nmake\n", "latinbad.sh": "# \xe9t\xe9\nrm -rf /\n"})
+	c := files(map[string]string{"caf\xe9.sh": "rm -rf /\n", "caf\xe9\xe9.sh": "rm -rf /\n", "private\U0010fee9.sh": "rm -rf /\n", "private\xe9.sh": "make\n", "outer.sh": "sh ./private\U0010fee9.sh\n", "latin.sh": "# \xe9t\xe9\nmake\n", "latinbad.sh": "# \xe9t\xe9\nrm -rf /\n"})
 	for line, want := range map[string]Verdict{"git add 'caf\xe9.txt'": Allow, "rm -rf './\xe9'": Allow, "# \xe9t\xe9": Allow, "sh -c 'echo \xe9'": Allow, "sh latin.sh": Allow, "sh latinbad.sh": Deny, "sh caf\xe9.sh": Deny,
-		"rm -rf '\xe9/../../..'": Deny, "\xe9=/; rm -rf /": Deny, "r\xe9m -rf /": Allow, "sh -c 'echo \xe9; rm -rf /'": Deny, "echo \U0010fee9": Deny, "echo '\xe9": Deny} {
+		"rm -rf '\xe9/../../..'": Deny, "\xe9=/; rm -rf /": Deny, "r\xe9m -rf /": Allow, "sh -c 'echo \xe9; rm -rf /'": Deny, "echo \U0010fee9": Allow, "echo '\xe9": Deny,
+		"sh outer.sh": Deny, "sh ./private\U0010fee9.sh": Deny, "sh $'private\\U0010fee9.sh'": Deny, "sh -c \"sh $'private\\U0010fee9.sh'\"": Deny, "sh \"$(printf 'private\\U0010fee9.sh')\"": Deny, "sh $(echo -e 'private\\U0010fee9.sh')": Deny,
+		"sh $(echo cHJpdmF0ZfSPu6kuc2gK | base64 -d)": Deny, "sh $'private\\xf4\\x8f\\xbb\\xa9.sh'": Deny, "sh private$'\\xf4'$'\\x8f'\xbb\xa9.sh": Deny, "sh $'caf\\xe9.sh'": Deny, "f=$'caf\\xe9.sh'; eval sh ${f@Q}": Ask,
+		"alias s=sh; s $'caf\\xe9.sh'": Deny, "sh $'caf\\xe9'\xe9.sh": Deny, "printf $'rm -rf /\\n#\\xe9' | sh": Deny} {
 		if r := Analyze(line, c); r.Verdict != want {
 			t.Errorf("%q: %+v, want %s", line, r, want)
 		}

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"mvdan.cc/sh/v3/expand"
 )
 
 // networkTools write what comes from the network; secretTools write the user's.
@@ -99,7 +97,7 @@ func (c *invocation) read() data {
 		}
 		if !ok && c.name == "cat" { // somebody may have written to it by then
 			if text, long, found := c.a.opened(full); found && !long {
-				d, ok = data{text: text + unknownText}, true
+				d, ok = data{text: readable(text) + unknownText}, true
 			}
 		}
 		if !ok {
@@ -144,7 +142,7 @@ func (c *invocation) computed(in data) (string, bool) {
 		if len(c.args) == 0 {
 			return "", true
 		}
-		text, _, err := expand.Format(&expand.Config{}, strings.TrimPrefix(c.args[0], "--"), c.args[1:])
+		text, err := formatted(strings.TrimPrefix(c.args[0], "--"), c.args[1:])
 		return text, err == nil
 	case "mktemp":
 		return c.temporary()
@@ -196,7 +194,7 @@ func (c *invocation) echo() (string, bool) {
 	}
 	text := strings.Join(args, " ")
 	if escapes {
-		plain, _, err := expand.Format(&expand.Config{}, strings.ReplaceAll(text, "%", "%%"), nil)
+		plain, err := formatted(strings.ReplaceAll(text, "%", "%%"), nil)
 		if err != nil {
 			return "", false
 		}
@@ -267,7 +265,7 @@ func (c *invocation) decoded(text string) (string, bool) {
 		out, err = hex.DecodeString(packed)
 	case c.name == "gzip" || c.name == "gunzip" || c.name == "zcat":
 		var r *gzip.Reader
-		if r, err = gzip.NewReader(strings.NewReader(text)); err == nil {
+		if r, err = gzip.NewReader(strings.NewReader(original(text))); err == nil {
 			out, err = io.ReadAll(io.LimitReader(r, maxText))
 		}
 	default:
@@ -276,7 +274,7 @@ func (c *invocation) decoded(text string) (string, bool) {
 	if err != nil || bytes.ContainsRune(out, unknown) {
 		return "", false
 	}
-	return string(out), true
+	return readable(string(out)), true
 }
 
 // translate is tr with sets that are written out, or ranges.

@@ -42,5 +42,5 @@ func (a *analyzer) openScript(c *invocation, file string, shell bool) {
 	}
 	a.calling = append(a.calling, name)
 	defer func() { a.calling = a.calling[:len(a.calling)-1] }()
-	a.isolated(func() data { return a.parse(text, data{}) })
+	a.isolated(func() data { return a.parse(readable(text), data{}) })
 }
