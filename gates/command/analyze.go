@@ -12,6 +12,7 @@ import (
 type data struct {
 	text  string
 	known bool   // text is all of it
+	long  bool   // a file is in it that is too long to be judged
 	from  source // the worst of where it comes from
 }
 
@@ -45,7 +46,9 @@ type analyzer struct {
 	running     int               // commands within commands
 	parser      *syntax.Parser
 	budget      int               // what the analysis may still cost
-	bytes       int               // of files that were opened
+	disk        map[string]opened // files that the configuration could read, or not
+	judged      int               // bytes of files that are judged
+	piped       int               // and of those that flow
 	subs        int               // process substitutions
 	source      string            // the simple command that is being judged, as it was written
 	substituted bool              // its words hold a command substitution
@@ -69,7 +72,7 @@ type analyzer struct {
 
 func newAnalyzer(c Config) *analyzer {
 	c.Dir, c.Cwd, c.Home = readable(c.Dir), readable(c.Cwd), readable(c.Home)
-	a := &analyzer{c: c, files: map[string]data{}, programs: map[string]string{}, called: map[string]bool{}, links: map[string]string{}, budget: baseCost, parser: syntax.NewParser(syntax.Variant(syntax.LangBash))}
+	a := &analyzer{c: c, files: map[string]data{}, disk: map[string]opened{}, programs: map[string]string{}, called: map[string]bool{}, links: map[string]string{}, budget: baseCost, parser: syntax.NewParser(syntax.Variant(syntax.LangBash))}
 	a.dir.set(cwdName, c.Dir)
 	for name, value := range map[string]string{"HOME": c.Home, "PWD": c.Dir, "OLDPWD": c.Dir, "TMPDIR": "/tmp", "IFS": " \t\n", "USER": "user", "LOGNAME": "user",
 		"SHELL": "/bin/bash", "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "UID": "1000", "EUID": "1000", "OSTYPE": "linux-gnu", "0": "bash", "BASH": "/bin/bash"} {
@@ -100,9 +103,9 @@ func (a *analyzer) stmts(list []*syntax.Stmt, in data) data {
 
 func join(x, y data) data {
 	if len(x.text)+len(y.text) > maxText {
-		return data{from: max(x.from, y.from)}
+		return data{from: max(x.from, y.from), long: true}
 	}
-	return data{text: x.text + y.text, known: x.known && y.known, from: max(x.from, y.from)}
+	return data{text: x.text + y.text, known: x.known && y.known, long: x.long || y.long, from: max(x.from, y.from)}
 }
 
 func (a *analyzer) stmt(s *syntax.Stmt, in data) data {
@@ -249,7 +252,7 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 }
 
 // vague is data of which some may be missing, or come again.
-func vague(d data) data { return data{from: d.from} }
+func vague(d data) data { return data{from: d.from, long: d.long} }
 
 // define keeps a body until it is called, and looks whether it multiplies by itself.
 func (a *analyzer) define(c *syntax.FuncDecl) {
@@ -380,19 +383,4 @@ func (a *analyzer) reads(r *syntax.Redirect, in *data, d data, from source) {
 		return
 	}
 	*in = d
-}
-
-// read is what lies in a file.
-func (a *analyzer) read(target string) data {
-	p := a.abs(target)
-	if d, ok := a.files[p]; ok {
-		return d
-	}
-	if secretPath(p, a.c.Home) {
-		return data{from: fromSecret}
-	}
-	if text, long, ok := a.opened(p); ok && !long {
-		return literal(readable(text))
-	}
-	return data{text: unknownText}
 }

@@ -17,7 +17,7 @@ func awk(c *invocation) {
 	}
 	c.runsFetched(file)
 	if file != "" {
-		c.commandsOf(c.a.read(file).text)
+		c.commandsOf(c.named(file))
 	}
 	if o.value("-l", "load") != "" {
 		c.ask("preload", "it loads machine code", "")

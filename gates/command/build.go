@@ -272,7 +272,7 @@ func sed(c *invocation) {
 	o := parseOptions(c.args, "-e", "-f", "-l", "--expression", "--file")
 	if file := o.value("-f", "file"); file == "-" || file == "/dev/stdin" {
 		c.stdinScript()
-	} else if c.runsFetched(file); file != "" && c.a.matches(sedExec(), c.a.read(file).text) {
+	} else if c.runsFetched(file); file != "" && c.a.matches(sedExec(), c.named(file)) {
 		c.ask("sed-exec", "a command of the script runs another (e)", "")
 	}
 	if o.has('i', "in-place") {

@@ -136,6 +136,7 @@ const (
 	nodeCost    = 1
 	braceCost   = 8
 	parseCost   = 60 // of a text within a text
+	openCost    = 8
 	textPerCost = 64 // bytes that are copied or searched for one unit
 
 	maxDepth    = 24   // texts within texts, commands within commands

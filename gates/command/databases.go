@@ -107,6 +107,9 @@ func database(c *invocation) {
 	}
 	words := strings.Join(c.args, " ")
 	named := c.statementFiles()
+	if c.in.long {
+		c.tooLong()
+	}
 	switch {
 	case c.name == "dropdb" || c.name == "dropuser" || c.name == "mysqladmin" && slices.Contains(c.args, "drop"), c.name == "pg_restore" && parseOptions(c.args).has('c', "clean"),
 		destroysData(c.name + " " + words):
@@ -169,7 +172,7 @@ func (c *invocation) statementFile(file string) {
 	p := c.a.abs(file)
 	if name := "statements " + p; !slices.Contains(c.a.calling, name) && len(c.a.calling) < maxDepth {
 		c.a.calling = append(c.a.calling, name)
-		c.statements(c.a.read(p).text)
+		c.statements(c.named(p))
 		c.a.calling = c.a.calling[:len(c.a.calling)-1]
 	}
 }

@@ -182,6 +182,9 @@ func debugger(c *invocation) {
 	if c.in.from == fromNetwork {
 		c.deny("download-run", "it runs what comes from the network", "download, read, then run")
 	}
+	if c.in.long {
+		c.tooLong()
+	}
 	c.debuggerCommands(c.in.text)
 	editor(c)
 }
@@ -192,7 +195,7 @@ func (c *invocation) debuggerFile(file string) {
 	p := c.a.abs(file)
 	if name := "commands " + p; !slices.Contains(c.a.calling, name) && len(c.a.calling) < maxDepth {
 		c.a.calling = append(c.a.calling, name)
-		c.debuggerCommands(c.a.read(p).text)
+		c.debuggerCommands(c.named(p))
 		c.a.calling = c.a.calling[:len(c.a.calling)-1]
 	}
 }

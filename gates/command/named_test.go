@@ -1,6 +1,7 @@
 package command
 
 import (
+	"fmt"
 	"io/fs"
 	"strings"
 	"testing"
@@ -55,6 +56,44 @@ func TestNamedFilesCost(t *testing.T) {
 	}
 	if r := Analyze(strings.Repeat("sh big.sh;", 6000), c); r.Verdict == Allow {
 		t.Error("a script is judged again and again, or not at all")
+	}
+}
+
+// What is only printed, and programs that are no scripts, do not count; what is too long to be judged is asked about, whoever runs it.
+func TestLongFiles(t *testing.T) {
+	long, half := strings.Repeat("SELECT 1; -- more\n", 4000), strings.Repeat("{\"k\": 1}\n", 6000)
+	c := files(map[string]string{"tool": "\x7fELF\x00" + long, "ok.sh": "make\n", "bad.sh": "rm -rf /\n", "j1": half, "j2": half, "j3": half, "j4": half, "j5": half, "dump.sql": long, "ok.sql": "select 1;\n", "half.sql": strings.Repeat("SELECT 1;\n", 6000)})
+	for want, lines := range map[Verdict][]string{
+		Allow: {"./tool; ./tool; ./tool; ./tool; ./tool; sh ok.sh", "cat j1 j2 j3 j4 j5 | wc -l; sh ok.sh", "wc -l < j1; wc -l < j2; wc -l < j3; wc -l < j4; wc -l < j5; ./ok.sh && psql -f ok.sql", "cat dump.sql dump.sql dump.sql | wc -l; psql < ok.sql",
+			"cat j1 j2 j3 j4 j5 >/dev/null; psql -f ok.sql"},
+		Ask: {"psql -f dump.sql", "psql < dump.sql", "cat dump.sql | psql", "awk -f dump.sql x", "sed -f dump.sql x", "gdb -x dump.sql", "gdb < dump.sql", "sh dump.sql", "psql -f half.sql -f half.sql -f half.sql -f half.sql -f half.sql",
+			"psql -f half.sql -f half.sql -f half.sql -f half.sql -f dump.sql"},
+		Deny: {"cat j1 j2 j3 j4 j5; sh bad.sh", "./tool; sh bad.sh", "sh dump.sql; sh bad.sh", "cat dump.sql | wc -l; cat bad.sh | sh"},
+	} {
+		for _, line := range lines {
+			if r := Analyze(line, c); r.Verdict != want {
+				t.Errorf("%q: %s, want %s: %+v", line, r.Verdict, want, r.Findings)
+			}
+		}
+	}
+}
+
+// However often a line names files, they are read once, and not when they are not judged any more.
+func TestFilesAreReadOnce(t *testing.T) {
+	bytes := 0
+	open := func(_ string, limit int) ([]byte, error) {
+		bytes += limit
+		return []byte(strings.Repeat("x\n", 60<<9)[:min(limit, 60<<10)]), nil
+	}
+	var names strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&names, " f%d", i)
+	}
+	for _, line := range []string{"cat" + strings.Repeat(" b", 2040), "cat" + names.String(), "sh" + strings.ReplaceAll(names.String(), " ", "; sh "), strings.Repeat("./b;", 1000), strings.Repeat("awk -f b x;", 300)} {
+		bytes = 0
+		if Analyze(line, Config{Open: open}); bytes > 8*DefaultMaxBytes {
+			t.Errorf("%.20q: %d bytes are read", line, bytes)
+		}
 	}
 }
 

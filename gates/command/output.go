@@ -96,11 +96,11 @@ func (c *invocation) read() data {
 			d, ok = data{from: fromSecret}, true
 		}
 		if !ok && c.name == "cat" { // somebody may have written to it by then
-			if text, long, found := c.a.opened(full); found && !long {
-				d, ok = data{text: readable(text) + unknownText}, true
+			if text, long, found := c.a.content(full, &c.a.piped); found {
+				d, ok = data{text: text + unknownText, long: long}, true
 			}
 		}
-		if !ok {
+		if !ok || d.long && out.long { // nothing is known behind the first that is too long
 			continue
 		}
 		if first {
