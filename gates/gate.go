@@ -260,6 +260,17 @@ type Verdict struct {
 	Unresolved   string        `json:"unresolved,omitempty"` // the checkpoint whose failure stands, of a gate that does not block any more
 	Started      time.Time     `json:"started"`
 	Duration     time.Duration `json:"duration_ns"`
+
+	UnresolvedMode Mode `json:"unresolved_mode,omitempty"` // of the gate when it failed there
+}
+
+// Approvable says whether a person may let the failure pass: a gate's that blocks, and is not mandatory, and was not when it
+// failed.
+func (v *Verdict) Approvable() bool {
+	if v.Unresolved != "" {
+		return v.Mode != ModeMandatory && v.UnresolvedMode == ModeBlock
+	}
+	return v.Mode == ModeBlock && v.Status != Skipped
 }
 
 // DigestOf is a gate's digest: of its name, of a version that changes when the same configuration would give another

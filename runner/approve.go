@@ -223,7 +223,7 @@ func (x *session) standing(ctx context.Context, state *judged, verdicts []gates.
 				Mode: gates.ModeOff, Status: gates.Skipped, Started: time.Now()})
 		}
 		v := &verdicts[i]
-		v.Unresolved = f.Checkpoint
+		v.Unresolved, v.UnresolvedMode = f.Checkpoint, f.Verdict.Mode
 		v.Approved = f.Verdict.Mode == gates.ModeBlock && approved(v)
 	}
 	return verdicts, nil

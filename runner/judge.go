@@ -78,17 +78,20 @@ func (t *task) verdicts(ctx context.Context) (list []command.Result) {
 			return list
 		}
 		err := t.s.use(ctx, t.feature.ID, reading, func(x *session) error {
-			c, err := x.layers.Change(ctx, snapshot.Base, snapshot.Current)
-			if err == nil {
-				list = t.analyzeWith(c.Entries, func(_ *os.Root, name string) (*os.File, error) { return x.layers.OpenFile(snapshot.Current, name) })
-			}
-			return err
+			list = t.analyzeWith(func(name string) (string, error) { return x.layers.Readlink(snapshot.Current, name) },
+				func(name string) (*os.File, error) { return x.layers.OpenFile(snapshot.Current, name) })
+			return nil
 		})
 		if err == nil {
 			return list
 		}
 	} // whoever cannot open it now is refused in a moment
-	return t.analyzeWith(nil, openRegular)
+	root, err := os.OpenRoot(t.req.Workspace)
+	if err != nil {
+		return t.analyze(nil)
+	}
+	defer func() { _ = root.Close() }()
+	return t.analyzeWith(root.Readlink, func(name string) (*os.File, error) { return openRegular(root, name) })
 }
 
 // analyze judges the steps that are still to run.
@@ -102,27 +105,19 @@ func (t *task) analyze(open func(path string, limit int) ([]byte, error)) (list 
 	return list
 }
 
-// analyzeWith judges them with the files of the workspace after a change, which a path names as the links in it lead; open opens one.
-func (t *task) analyzeWith(changed []snapshot.Entry, open func(workspace *os.Root, name string) (*os.File, error)) []command.Result {
-	root, err := os.OpenRoot(t.req.Workspace)
-	if err != nil {
-		return t.analyze(nil)
-	}
-	defer func() { _ = root.Close() }()
+// analyzeWith judges them with the files of the workspace, which a path names as the links in it lead; open opens one.
+func (t *task) analyzeWith(readlink func(name string) (string, error), open func(name string) (*os.File, error)) []command.Result {
 	links := gates.Change{Readlink: func(name string) (string, bool) {
-		to, err := root.Readlink(name)
+		to, err := readlink(name)
 		return to, err == nil
 	}}
-	for _, e := range changed {
-		links.Entries = append(links.Entries, gates.Entry{Path: e.Path, Kind: gates.Kind(e.Kind), Type: gates.FileType(e.Type), Link: e.Link})
-	}
 	resolve := links.Resolver()
 	return t.analyze(func(path string, limit int) ([]byte, error) {
 		name, err := inWorkspace(path, resolve)
 		if err != nil {
 			return nil, err
 		}
-		f, err := open(root, name)
+		f, err := open(name)
 		if err != nil {
 			return nil, err
 		}

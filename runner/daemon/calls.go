@@ -12,7 +12,7 @@ import (
 // routes is the API: POST /v1/NAME with the arguments in JSON.
 var routes = []route{
 	features, feature, task, wait, stats, change, changeBetween, checkpoint, checkpoints, checkpointOf, label, drop,
-	rollback, fork, promote, discard, remove, gc, start, terminal, stop, kill, pause, unpause, copying, rebase, holders,
+	rollback, fork, promote, approve, discard, remove, gc, start, terminal, stop, kill, pause, unpause, copying, rebase, holders,
 	diff, diffBetween, logs, events, export, importing, execute, resume, attach,
 }
 

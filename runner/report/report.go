@@ -144,7 +144,7 @@ func (r *Report) at(t *runner.TaskReport) {
 		if r.Reproduce != nil && now[i].Status != gates.Skipped {
 			g.Reproduce = r.Reproduce[0]
 		}
-		if g.Blocks && now[i].Mode == gates.ModeBlock {
+		if g.Blocks && now[i].Approvable() {
 			g.Approve = fmt.Sprintf("caisson approve %s --gate %s --reason REASON", t.Task.ID, now[i].Gate)
 		}
 		r.Gates = append(r.Gates, g)

@@ -125,7 +125,7 @@ func blocked(v *gates.Verdict, base Refusal) (list []Refusal) {
 		return nil
 	}
 	base.Kind, base.Gate, base.Mode = KindGate, v.Gate, v.Mode
-	if ref := cmp.Or(base.Task, base.Feature); v.Mode == gates.ModeBlock && v.Status != gates.Skipped || v.Unresolved != "" {
+	if ref := cmp.Or(base.Task, base.Feature); v.Approvable() {
 		base.Approve = fmt.Sprintf("caisson approve %s --gate %s --reason REASON", ref, v.Gate)
 	}
 	for _, f := range gates.WorstFirst(v.Findings) {

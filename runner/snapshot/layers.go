@@ -225,6 +225,8 @@ type Layers interface {
 	WriteDiff(ctx context.Context, c *Change, w io.Writer, o DiffOptions) error
 	// OpenFile opens a regular file of a state's workspace for reading.
 	OpenFile(at, path string) (*os.File, error)
+	// Readlink returns what a symbolic link of a state's workspace says. fs.ErrNotExist, also for what is no link.
+	Readlink(at, path string) (string, error)
 	// Conflicts lists the paths of a change from Base that others changed in the workspace as well.
 	Conflicts(ctx context.Context, c *Change) ([]Conflict, error)
 	// Resolve returns what is to be promoted of a change from Base whose conflicts are resolved: read anew from the workspace

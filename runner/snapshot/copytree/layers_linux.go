@@ -195,19 +195,41 @@ func (l *layers) Prepare() error {
 // Rebase has nothing to do: what others promote does not show here.
 func (l *layers) Rebase() error { return l.Prepare() }
 
-func (l *layers) OpenFile(at, path string) (*os.File, error) {
+func (l *layers) OpenFile(at, path string) (f *os.File, err error) {
+	err = l.looking(at, func(v *tree.View) error {
+		f, err = v.Open(path)
+		return err
+	})
+	return f, err
+}
+
+// Readlink reads a link of a state's workspace.
+func (l *layers) Readlink(at, path string) (to string, err error) {
+	err = l.looking(at, func(v *tree.View) error {
+		s, err := v.Lstat(path)
+		if err == nil && s.Type != tree.Symlink {
+			err = &fs.PathError{Op: "readlink", Path: path, Err: fs.ErrNotExist}
+		}
+		to = s.Link
+		return err
+	})
+	return to, err
+}
+
+// looking opens a state's workspace.
+func (l *layers) looking(at string, do func(*tree.View) error) error {
 	p, err := l.at(at)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	l.reading.RLock()
 	defer l.reading.RUnlock()
 	v, err := l.view(p.tree, workspace)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer v.Close()
-	return v.Open(path)
+	return do(v)
 }
 
 // HomeMountpoint makes an empty directory or file in HOME, here and in every state to come.
