@@ -28,7 +28,7 @@ func EtcFiles(hostname, user string, uid, gid uint32, machineID string) map[stri
 		"etc/passwd":        []byte(passwd),
 		"etc/group":         []byte(group),
 		"etc/hostname":      []byte(hostname + "\n"),
-		"etc/hosts":         []byte("127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"),
+		"etc/hosts":         []byte("127.0.0.1\tlocalhost " + hostname + "\n::1\tlocalhost " + hostname + " ip6-localhost ip6-loopback\n"),
 		"etc/machine-id":    []byte(machineID),
 		"etc/nsswitch.conf": []byte("passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\nprotocols: files\nservices: files\nrpc: files\nethers: files\n"),
 		"etc/resolv.conf":   []byte("# No network: a look-up fails at once.\noptions timeout:1 attempts:1\n"),

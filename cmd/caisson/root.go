@@ -104,8 +104,8 @@ A feature can live for days: run -d and exec work in it, every state that was go
 	return root
 }
 
-// heeded are the signals that were not ignored when the program began, as SIGHUP is under nohup and SIGINT behind a script's &:
-// to ask for one would end that.
+// heeded are signals without SIGHUP (under nohup) and SIGINT (behind a script's &) where they were ignored when the program
+// began: to ask for one would end that. Of other signals Go does not tell: its own handlers replace what was inherited.
 func heeded(signals ...os.Signal) []os.Signal {
 	return slices.DeleteFunc(slices.Clone(signals), signal.Ignored)
 }
