@@ -130,18 +130,22 @@ func (a *analyzer) history(name string) {
 	}
 }
 
-// tuningOptions are the beginnings of options in variables of interpreters that load and run nothing.
-var tuningOptions = map[string][]string{
-	"NODE_OPTIONS": {"--max-old-space-size", "--max_old_space_size", "--max-semi-space-size", "--max-http-header-size", "--openssl-legacy-provider", "--no-warnings", "--no-deprecation", "--trace-", "--enable-source-maps",
-		"--experimental-vm-modules", "--unhandled-rejections=", "--dns-result-order=", "--stack-trace-limit="},
-	"JAVA_TOOL_OPTIONS": {"-Xm", "-Xss", "-Dfile.encoding=", "-Duser.", "-Djava.awt.headless=", "-XX:MaxRAMPercentage=", "-XX:InitialRAMPercentage=", "-XX:+Use", "-XX:+ExitOnOutOfMemoryError"},
-	"RUBYOPT":           {"-W", "--yjit", "--disable", "--enable"},
+// tuningOptions are options in variables of interpreters that load and run nothing: whole words.
+var tuningOptions = map[string]func() *regexp.Regexp{
+	"NODE_OPTIONS": sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^--(max[-_](old[-_]space|semi[-_]space|http[-_]header)[-_]size=\d+|openssl-legacy-provider|no-warnings|no-deprecation|trace-(deprecation|exit|sigint|sync-io|tls|uncaught|warnings)|` +
+			`enable-source-maps|experimental-vm-modules|unhandled-rejections=[a-z-]+|dns-result-order=\w+|stack-trace-limit=\d+)$`)
+	}),
+	"JAVA_TOOL_OPTIONS": sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^-(X(m[snx]|ss)\d+[kKmMgGtT]?|D(file\.encoding|user\.(language|country|timezone))=[\w/+-]+|Djava\.awt\.headless=\w+|XX:((Max|Initial)RAMPercentage=[\d.]+|\+(Use\w+|ExitOnOutOfMemoryError)))$`)
+	}),
+	"RUBYOPT": sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^(-W([012]|:[a-z_-]+)?|--yjit|--(disable|enable)[-=][a-z_,-]+)$`)
+	}),
 }
 
 // tuning reports whether a variable says no more than how an interpreter is to work.
 func tuning(name, value string) bool {
-	words := strings.Fields(value)
-	return len(words) > 0 && !slices.ContainsFunc(words, func(word string) bool {
-		return hasUnknown(word) || !slices.ContainsFunc(tuningOptions[name], func(p string) bool { return strings.HasPrefix(word, p) })
-	})
+	words, options := strings.Fields(value), tuningOptions[name]
+	return options != nil && len(words) > 0 && !slices.ContainsFunc(words, func(word string) bool { return !options().MatchString(word) })
 }
