@@ -52,11 +52,6 @@ func (s *Supervisor) admit(ctx context.Context, r *Request) (*task, error) {
 	if r.Workspace, err = filepath.Abs(r.Workspace); err != nil {
 		return nil, refuse(CodeWorkspace, "name it with an absolute path", "%v", err)
 	}
-	if r.PatchFile != "" { // who resumes the task may be elsewhere
-		if r.PatchFile, err = filepath.Abs(r.PatchFile); err != nil {
-			return nil, refuse(CodeUsage, "name it with an absolute path", "%v", err)
-		}
-	}
 	if err := typed(snapshot.Check(r.Workspace, s.state), "looking at the workspace"); err != nil {
 		return nil, err
 	}
@@ -105,7 +100,9 @@ func (r *Request) check() error {
 		return nil
 	}
 	o := promoteOptionsOf(r)
-	return checkPromote(&o)
+	err := checkPromote(&o)
+	r.PatchFile = o.PatchFile // who resumes the task may be elsewhere
+	return err
 }
 
 func (st *Step) check() error {
@@ -131,6 +128,7 @@ func (st *Step) check() error {
 	return nil
 }
 
+// checkPromote refuses what cannot be, and settles which file a patch is written to.
 func checkPromote(o *PromoteOptions) error {
 	switch o.Kind {
 	case PromoteApply, PromotePatch, PromoteBranch:
@@ -143,20 +141,23 @@ func checkPromote(o *PromoteOptions) error {
 	case o.Kind != PromotePatch && o.PatchFile != "":
 		return refuse(CodeUsage, "promote as patch", "a file is only written for a patch")
 	case o.Kind == PromotePatch:
-		return checkPatchFile(o.PatchFile)
+		return o.settlePatchFile()
 	}
 	return o.Branch.check(o.Kind)
 }
 
-// checkPatchFile refuses what a file cannot be put in the place of: a directory, and a device, which would be gone.
-func checkPatchFile(path string) error {
+// settlePatchFile follows links, of which one would be replaced by the patch, and refuses what a file cannot be put in the place
+// of: a directory, a device, which would be gone, and an open file, which only its own process could write to.
+func (o *PromoteOptions) settlePatchFile() error {
 	const remedy = "name a file in a directory that there is; `caisson diff` prints the patch"
-	if _, err := os.Stat(filepath.Dir(path) + "/."); err != nil {
-		return refuse(CodeUsage, remedy, "the patch cannot be written to %s: %v", path, err)
+	path, err := hostfile.Resolve(o.PatchFile)
+	if err != nil {
+		return refuse(CodeUsage, remedy, "the patch cannot be written to %s: %v", o.PatchFile, err)
 	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return refuse(CodeUsage, remedy, "the patch cannot be written to %s: it is there and not a file", path)
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		return refuse(CodeUsage, remedy, "the patch cannot be written to %s: it is there and not a file", o.PatchFile)
 	}
+	o.PatchFile = path
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/caisson-dev/caisson/quota"
 	"github.com/caisson-dev/caisson/runner"
+	"github.com/caisson-dev/caisson/runner/hostfile"
 	"github.com/caisson-dev/caisson/runner/snapshot"
 )
 
@@ -88,16 +89,18 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// writeFile makes a file of what write writes: whole, or not at all. What is there and is none, such as /dev/stdout, is written
-// to and not replaced.
+// writeFile makes a file of what write writes: whole, or not at all. Links are followed. What is there and is no file, or has no
+// name to be replaced at, such as /dev/stdout, is written to.
 func writeFile(path string, write func(io.Writer) error) error {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	name, err := hostfile.Resolve(path)
+	if info, statErr := os.Lstat(name); err != nil || statErr == nil && !info.Mode().IsRegular() {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 		if err != nil {
 			return err
 		}
 		return errors.Join(write(f), f.Close())
 	}
+	path = name
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 	if err != nil {
 		return err

@@ -34,6 +34,9 @@ func (f Filesystem) Plain() bool {
 	return false
 }
 
+// Proc reports whether it is a proc file system, whose links to open files are no names of them.
+func (f Filesystem) Proc() bool { return f.Type == unix.PROC_SUPER_MAGIC }
+
 // OneName says that a file has no other name.
 func OneName(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)

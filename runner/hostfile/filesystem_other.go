@@ -14,6 +14,9 @@ func FilesystemOf(string) (Filesystem, error) { return Filesystem{}, errors.ErrU
 // Plain is about Linux only.
 func (Filesystem) Plain() bool { return false }
 
+// Proc is about Linux only.
+func (Filesystem) Proc() bool { return false }
+
 // OneName is known on Linux only.
 func OneName(fs.FileInfo) bool { return false }
 
