@@ -96,14 +96,14 @@ func writeFile(path string, write func(io.Writer) error) error {
 	if info, statErr := os.Lstat(name); err != nil || statErr == nil && !info.Mode().IsRegular() {
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
 		if err != nil {
-			return err
+			return errOutput(err)
 		}
 		return errors.Join(write(f), f.Close())
 	}
 	path = name
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".")
 	if err != nil {
-		return err
+		return errOutput(err)
 	}
 	err = write(f)
 	if err == nil {
@@ -116,6 +116,11 @@ func writeFile(path string, write func(io.Writer) error) error {
 		err = errors.Join(err, os.Remove(f.Name()))
 	}
 	return err
+}
+
+// errOutput is for a file that cannot be had.
+func errOutput(err error) error {
+	return &runner.Error{Code: runner.CodeUsage, Cause: "the file cannot be written", Remedy: "name a file that can be written", Exit: exitRefused, Err: err}
 }
 
 type importOptions struct {
