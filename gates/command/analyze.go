@@ -59,7 +59,8 @@ type analyzer struct {
 	links       map[string]string // where symbolic links lead
 	doubts      int               // what is being judged may be no command at all
 	feeding     data              // what the command reads whose words are being expanded
-	standing    *data             // what the shell itself reads since exec has redirected it; nil: what it is given
+	standing    *data             // what the shell itself reads; nil: what it was given
+	replacing   bool              // the command was an exec that only redirects
 	fetched     []string          // directories whose content comes from the network
 	line        uint
 	absent      map[string]bool // variables that count as not set
@@ -135,10 +136,6 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 	a.feeding = in
 	before := in
 	in, outs := a.redirects(s, in)
-	if replacing(s) {
-		a.replaced(before, in, outs)
-		return data{known: true}
-	}
 	if s.Cmd == nil {
 		for _, target := range outs {
 			a.emptied(target)
@@ -146,7 +143,11 @@ func (a *analyzer) foreground(s *syntax.Stmt, in data) data {
 		}
 		return data{known: true}
 	}
-	out := a.cmd(s.Cmd, in)
+	out, exec := a.redirected(s, before, in)
+	if exec {
+		a.replaced(before, in, outs)
+		return data{known: true}
+	}
 	if len(outs) == 0 {
 		return out
 	}
@@ -199,12 +200,7 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 			if starter(c.X) && starter(c.Y) {
 				a.find(Deny, "fork-bomb", "$0 | $0", "a script that starts itself again and again at the same time", "")
 			}
-			return a.isolated(func() data {
-				in := a.stmt(c.X, in)
-				a.piping++
-				defer func() { a.piping-- }()
-				return a.beside(func() data { return a.stmt(c.Y, in) })
-			})
+			return a.isolated(func() data { return a.pipe(c, in) })
 		}
 		return a.chain(c, in)
 	case *syntax.Block:
@@ -219,7 +215,7 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 		}
 		a.forget(c.Cond)
 		a.forget(c.Do)
-		a.stmts(c.Cond, in)
+		in = a.condition(c.Cond, in)
 		return a.maybe(func() data { return a.stmts(c.Do, in) })
 	case *syntax.ForClause:
 		return a.forClause(c, in)
@@ -249,6 +245,15 @@ func (a *analyzer) cmd(c syntax.Command, in data) data {
 		return a.stmt(c.Body, in)
 	}
 	return data{known: true}
+}
+
+// pipe judges what writes, and then what reads that.
+func (a *analyzer) pipe(c *syntax.BinaryCmd, in data) data {
+	in = a.stmt(c.X, in)
+	a.standing = &in
+	a.piping++
+	defer func() { a.piping-- }()
+	return a.beside(func() data { return a.stmt(c.Y, in) })
 }
 
 // vague is data of which some may be missing, or come again.

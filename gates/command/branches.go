@@ -52,6 +52,15 @@ func (a *analyzer) inTurn(s *syntax.Stmt, in data) (out, next data) {
 	return out, in
 }
 
+// condition judges what decides whether others run, and says what they read.
+func (a *analyzer) condition(list []*syntax.Stmt, in data) (next data) {
+	standing := a.standing
+	if a.stmts(list, in); a.standing != standing {
+		in = *a.standing
+	}
+	return in
+}
+
 // leaves reports whether a statement ends the script, the function or the loop that it stands in.
 func leaves(s *syntax.Stmt) bool {
 	switch c := s.Cmd.(type) {
@@ -66,7 +75,7 @@ func leaves(s *syntax.Stmt) bool {
 func (a *analyzer) ifClause(c *syntax.IfClause, in data) data {
 	var out data
 	for ; c != nil; c = c.Else {
-		a.stmts(c.Cond, in)
+		in = a.condition(c.Cond, in)
 		out = join(out, a.maybe(func() data { return a.stmts(c.Then, in) }))
 	}
 	return vague(out)

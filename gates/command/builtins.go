@@ -32,18 +32,21 @@ func evalRule(c *invocation) {
 	}
 }
 
-// replacing reports whether a statement is an exec that only redirects what the shell itself reads and writes.
-func replacing(s *syntax.Stmt) bool {
-	call, ok := s.Cmd.(*syntax.CallExpr)
-	if !ok || len(call.Args) == 0 || len(s.Redirs) == 0 || s.Background {
-		return false
+// redirected judges a statement's command, which reads something else as long as it runs. exec: it is one without a command, so
+// that the shell itself does from now on.
+func (a *analyzer) redirected(s *syntax.Stmt, before, in data) (out data, exec bool) {
+	standing := a.standing
+	if in != before {
+		a.standing = &in
 	}
-	for _, w := range call.Args[:len(call.Args)-1] {
-		if !slices.Contains([]string{"command", "builtin"}, w.Lit()) {
-			return false
-		}
+	a.replacing = false
+	out = a.cmd(s.Cmd, in)
+	_, simple := s.Cmd.(*syntax.CallExpr)
+	exec, a.replacing = a.replacing && simple && len(s.Redirs) > 0, false
+	if in != before {
+		a.standing = standing
 	}
-	return call.Args[len(call.Args)-1].Lit() == "exec"
+	return out, exec
 }
 
 // replaced notes what the shell itself reads from now on. What it writes goes to files of which nobody can tell what they hold.

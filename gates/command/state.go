@@ -110,7 +110,11 @@ func (a *analyzer) maybe(f func() data) data {
 	m, standing := a.mark(), a.standing
 	out := f()
 	if a.standing != standing {
-		a.standing = &data{text: unknownText, from: a.standing.from}
+		from := a.standing.from
+		if standing != nil {
+			from = max(from, standing.from)
+		}
+		a.standing = &data{text: unknownText, from: from}
 	}
 	for _, c := range a.vars.since(m.vars) {
 		now := a.vars.at(c.name)

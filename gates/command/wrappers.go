@@ -98,6 +98,7 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 		if o := parseOptions(args, w.values...); c.name == "sudo" && (o.short['s'] || o.short['i']) { // a shell
 			(&invocation{a: a, name: "sh", in: c.in, env: env, from: c.from}).stdinScript()
 		}
+		a.replacing = c.name == "exec"
 		return data{}, false
 	}
 	if c.name == "systemd-run" && slices.ContainsFunc(c.args[:min(i, len(c.args))], func(s string) bool { return strings.HasPrefix(s, "--on-") || strings.HasPrefix(s, "--timer-") }) {
@@ -110,7 +111,9 @@ func (a *analyzer) unwrap(c *invocation, w wrapper) (out data, done bool) {
 	if i > 0 && i+1 < len(args) && strings.HasPrefix(args[i-1], "-") && args[i-1] != "--" && !known(inner[0]) && known(args[i+1]) {
 		a.run(inner[1:], c.in, env, c.from) // the value of an option that we do not know was taken for the command: both readings count
 	}
-	return a.wrapped(c, w, inner, env), true
+	out = a.wrapped(c, w, inner, env)
+	a.replacing = a.replacing && (c.name == "command" || c.name == "builtin")
+	return out, true
 }
 
 // wrapped judges the command that a wrapper starts.
