@@ -134,18 +134,18 @@ func database(c *invocation) {
 	}
 }
 
-// statementOptions are the options whose value is a file of statements, of clients that have others than -f and --file. No file: it
-// takes none, or -f is something else.
+// statementOptions are the options whose value is a file of statements.
 var statementOptions = map[string][]string{
-	"sqlite3": {"-init"}, "duckdb": {"-init", "-f"}, "sqlcmd": {"-i"}, "mysql": nil, "mariadb": nil, "mycli": nil, "clickhouse-client": {"--queries-file"}, "redis-cli": {"--eval"}, "valkey-cli": {"--eval"},
-	"mongo": {"-f", "--file"}, "mongosh": {"-f", "--file"}, "pg_restore": nil, "isql": {"-i"}, "trino": {"-f", "--file"}, "bq": nil, "influx": {"-f", "--file"}, "hive": {"-f", "-i"}, "beeline": {"-f", "-i"},
+	"psql": {"-f", "--file"}, "usql": {"-f", "--file"}, "pgcli": {"-f", "--file"}, "cockroach": {"-f", "--file"}, "cqlsh": {"-f", "--file"}, "cypher-shell": {"-f", "--file"}, "impala-shell": {"-f", "--query_file"}, "snowsql": {"-f", "--filename"},
+	"trino": {"-f", "--file"}, "presto": {"-f", "--file"}, "influx": {"-f", "--file"}, "mongo": {"-f", "--file"}, "mongosh": {"-f", "--file"}, "hive": {"-f", "-i"}, "beeline": {"-f", "-i"}, "prisma": {"--file"},
+	"sqlite3": {"-init"}, "duckdb": {"-init", "-f"}, "sqlcmd": {"-i"}, "isql": {"-i"}, "clickhouse-client": {"--queries-file"}, "redis-cli": {"--eval"}, "valkey-cli": {"--eval"}, "keydb-cli": {"--eval"},
 }
 
 // statementFiles are the files of statements that a client's command line names.
 func (c *invocation) statementFiles() (files []string) {
-	options, own := statementOptions[c.name]
-	if !own {
-		options = []string{"-f", "--file"}
+	options := statementOptions[c.name]
+	if c.name == "cockroach" && !slices.Contains(c.args, "sql") { // its other commands write to such a file
+		options = nil
 	}
 	for i, arg := range c.args {
 		for _, option := range options {
@@ -178,9 +178,23 @@ func (c *invocation) statementFile(file string) {
 }
 
 // readsFile finds where a client's own command reads a file of statements in.
-var readsFile = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`(?im)(?:^(?:-[ce])?|;)\s*(?:(?:\\(?:ir?|include(?:_relative)?|\.)|source|\.read)\s+|@@?)["']?([^\s"';|]+)`)
-})
+var readsFile = func() map[string]func() *regexp.Regexp {
+	clients := map[string]func() *regexp.Regexp{}
+	for command, names := range map[string][]string{
+		`\\(?:ir?|include(?:_relative)?)\s+`: {"psql", "usql", "pgcli", "cockroach"},
+		`(?:source|\\\.)\s+`:                 {"mysql", "mariadb", "mycli", "cqlsh", "hive"},
+		`\.read\s+`:                          {"sqlite3", "duckdb", "litecli"},
+		`@@?`:                                {"sqlplus", "sqlcl"},
+	} {
+		pattern := sync.OnceValue(func() *regexp.Regexp {
+			return regexp.MustCompile(`(?im)(?:^(?:-[ce])?|;)\s*` + command + `["']?([^\s"';|]+)`)
+		})
+		for _, name := range names {
+			clients[name] = pattern
+		}
+	}
+	return clients
+}()
 
 // statements judges statements, and a client's own commands.
 func (c *invocation) statements(text string) {
@@ -196,9 +210,7 @@ func (c *invocation) statements(text string) {
 	case c.a.matches(filesFromSQL(), text):
 		c.ask("database", "the statement reaches the server's files or its users", "")
 	}
-	if strings.ContainsAny(text, `\.@`) || strings.Contains(strings.ToLower(text), "source") {
-		c.includes(text)
-	}
+	c.includes(text)
 	if _, command, ok := strings.Cut(text, " "); ok && c.name == "sqlite3" && (strings.HasPrefix(text, ".shell ") || strings.HasPrefix(text, ".system ")) {
 		c.a.inShell(c, command)
 	}
@@ -206,10 +218,11 @@ func (c *invocation) statements(text string) {
 
 // includes judges the files that a text reads in.
 func (c *invocation) includes(text string) {
-	if !c.a.spend(1 + len(text)/2) {
+	pattern := readsFile[c.name]
+	if pattern == nil || !strings.ContainsAny(text, `\.@`) && !strings.Contains(strings.ToLower(text), "source") || !c.a.spend(1+len(text)/2) {
 		return
 	}
-	for _, m := range readsFile().FindAllStringSubmatch(text, maxItems) {
+	for _, m := range pattern().FindAllStringSubmatch(text, maxItems) {
 		c.statementFile(m[1])
 	}
 }

@@ -161,21 +161,29 @@ func screen(c *invocation) {
 
 // debugger judges gdb: a program to run, and its own commands.
 func debugger(c *invocation) {
-	if i := slices.Index(c.args, "--args"); i >= 0 && i+1 < len(c.args) {
-		c.a.run(c.args[i+1:], c.in, c.env, c.from)
+	if i := slices.IndexFunc(c.args, func(s string) bool { return s == "--args" || s == "-args" }); i >= 0 { // what stands behind is the program's
+		if i+1 < len(c.args) {
+			c.a.run(c.args[i+1:], c.in, c.env, c.from)
+		}
+		own := *c
+		own.args = c.args[:i]
+		c = &own
 	}
-	for i, arg := range c.args {
+	for i := 0; i < len(c.args); i++ {
+		arg := c.args[i]
 		if arg == "" || arg[0] != '-' {
 			continue
 		}
 		name, value, joined := strings.Cut(strings.TrimLeft(arg, "-"), "=")
-		if !joined {
-			value = first(c.args[i+1:])
+		file, commands := debuggerOption(name)
+		if !joined && (file || commands) {
+			i++
+			value = first(c.args[min(i, len(c.args)):])
 		}
-		switch name {
-		case "x", "ix", "command", "init-command":
+		switch {
+		case file:
 			c.debuggerFile(value)
-		case "ex", "iex", "eval-command", "init-eval-command":
+		case commands:
 			c.debuggerCommands(value)
 		}
 	}
@@ -187,6 +195,14 @@ func debugger(c *invocation) {
 	}
 	c.debuggerCommands(c.in.text)
 	editor(c)
+}
+
+// debuggerOption reports whether the value of one of gdb's options, which may be abbreviated, is a file of commands, or a command.
+func debuggerOption(name string) (file, command bool) {
+	is := func(short, long string) bool {
+		return name == short || len(name) > 1 && strings.HasPrefix(long, name)
+	}
+	return is("x", "command") || is("ix", "init-command") || is("eix", "early-init-command"), is("ex", "eval-command") || is("iex", "init-eval-command") || is("eiex", "early-init-eval-command")
 }
 
 // debuggerFile judges a file of gdb's commands.

@@ -32,11 +32,13 @@ func TestNamedFiles(t *testing.T) {
 		Deny: {"psql -f drop.sql", "psql app --file=drop.sql", "psql -fdrop.sql", "psql -c '\\i drop.sql'", "psql -c'\\i drop.sql'", "psql -f outer.sql", "psql < drop.sql", "cat drop.sql | psql app", "cat ok.sql drop.sql | psql",
 			"mysql < drop.sql", "mysql -e 'source drop.sql'", "mysql app -e '\\. drop.sql'", "mysql < outer.mysql", "sqlite3 db '.read drop.sql'", "sqlite3 db < outer.sqlite", "sqlite3 -init drop.sql db", "sqlite3 db < shell.sqlite",
 			"sqlite3 db '.read \"|rm -rf /\"'", "mongosh app drop.js", "mongosh -f drop.js", "sqlplus u/p @drop.sql", "sqlcmd -i drop.sql", "duckdb -init drop.sql", "cockroach sql -f drop.sql", "clickhouse-client --queries-file drop.sql",
-			"gdb -x bad.gdb ./app", "gdb --command=bad.gdb", "gdb -batch -ex 'source bad.gdb'", "gdb -x outer.gdb", "gdb < bad.gdb", "awk -f bad.awk x", "cat bad.py | python3", "cd / && psql -f workspace/drop.sql",
+			"gdb -x bad.gdb ./app", "gdb --command=bad.gdb", "gdb -batch -ex 'source bad.gdb'", "gdb -x outer.gdb", "gdb < bad.gdb", "gdb --comm=bad.gdb", "gdb -eix bad.gdb", "gdb -eiex 'shell rm -rf /'", "gdb -x bad.gdb --args ./app -x ok.gdb", "gdb -ex run -x bad.gdb", "gdb --args sh bad", "cqlsh -e \"source 'drop.sql'\"", "awk -f bad.awk x", "cat bad.py | python3", "cd / && psql -f workspace/drop.sql",
 			"cat bad | sh"},
 		Ask: {"sed -f bad.sed x", "cat ok.py | python3"},
 		Allow: {"psql -f ok.sql", "psql app < ok.sql", "cat ok.sql | psql", "psql -f missing.sql", "psql -f loop.sql", "mysql -e 'source ok.sql'", "sqlite3 db '.read ok.sql'", "mongosh app count.js", "gdb -x ok.gdb ./app", "awk -f ok.awk x",
-			"sed -f ok.sed x", "cat drop.sql", "cat drop.sql | grep -c DROP", "wc -l < drop.sql", "mysql -f app", "psql -h drop.sql -c 'select 1'", "cat bad | wc -l"},
+			"sed -f ok.sed x", "cat drop.sql", "cat drop.sql | grep -c DROP", "wc -l < drop.sql", "mysql -f app", "psql -h drop.sql -c 'select 1'", "cat bad | wc -l",
+			"rake -f drop.sql test", "rails runner -f drop.sql", "cockroach dump -f drop.sql", "psql -c \"insert into notes values ('see; source drop.sql')\"", "mysql -e \"insert into t values ('a; @drop.sql')\"",
+			"psql -c \"insert into t values ('x; .read drop.sql')\"", "gdb --args ./app -x bad.gdb", "gdb -args ./app -ex 'shell rm -rf /'", "gdb --args ./app --eval 'shell'", "gdb -ex -x bad.gdb"},
 	} {
 		for _, line := range lines {
 			if r := Analyze(line, c); r.Verdict != want {
