@@ -3,6 +3,7 @@ package runner
 import (
 	"context"
 	"os"
+	"time"
 )
 
 // expect says that a task is about to make a feature's session, once it has a place. Its caller holds the feature's lock.
@@ -49,6 +50,22 @@ func (r *Request) patient() patience {
 		if r.Progress != nil {
 			r.Progress(Progress{Feature: feature, State: StateQueued, Steps: len(r.Steps), Message: "waiting until there is a place for " + feature})
 		}
+	}
+}
+
+// Defer waits for d, with a task that was refused with CodeBusy, and tells the caller so. A signal that asks for an end ends it:
+// CodeCancelled.
+func (r *Request) Defer(ctx context.Context, d time.Duration) error {
+	if r.Progress != nil {
+		r.Progress(Progress{Feature: r.Feature, State: StateQueued, Steps: len(r.Steps), Message: "waiting until another process is done with " + r.Feature})
+	}
+	waiting, stop := untilSignal(ctx, r.Signals) // there is no command yet that could get one
+	defer stop()
+	select {
+	case <-time.After(d):
+		return nil
+	case <-waiting.Done():
+		return &Error{Code: CodeCancelled, Cause: "nobody waits for " + r.Feature + " any more", Exit: ExitCanceled, Err: context.Cause(waiting)}
 	}
 }
 

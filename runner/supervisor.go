@@ -170,12 +170,16 @@ func (s *Supervisor) featureDir(id string) string { return filepath.Join(s.dir, 
 
 func lockFile(dir string) string { return filepath.Join(dir, "lock") }
 
-// lock takes a feature's lock, or answers CodeBusy.
+// ErrElsewhere is why a feature is CodeBusy whose lock somebody else has. It is a matter of moments, unless that one serves it.
+var ErrElsewhere = errors.New("another process works on the feature")
+
+// lock takes a feature's lock, or answers CodeBusy with ErrElsewhere.
 func (s *Supervisor) lock(ctx context.Context, f *FeatureRecord, m flock.Mode) (*flock.Lock, error) {
 	l, err := flock.Inherit(ctx, lockFile(s.featureDir(f.ID)), m)
 	switch {
 	case errors.Is(err, flock.ErrLocked):
-		return nil, refuse(CodeBusy, "wait until it has ended, or use another feature", "another process works on the feature %s", f.Name)
+		return nil, &Error{Code: CodeBusy, Cause: ErrElsewhere.Error() + " " + f.Name, Exit: ExitRefused, Err: ErrElsewhere,
+			Remedy: "wait until it has ended, or use another feature"}
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, notFound("feature", f.Name)
 	}

@@ -111,7 +111,9 @@ too. The checkpoint that the feature's current state lies on is refused.`,
 		ValidArgsFunction: a.completeRefs(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			err := a.serve(ctx, args[0], func(s service) error { return s.DropCheckpoints(ctx, args...) })
+			err := a.every(args, func(ref string) error {
+				return a.serve(ctx, ref, func(s service) error { return s.DropCheckpoints(ctx, ref) })
+			})
 			if err != nil {
 				return err
 			}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 
@@ -167,10 +168,15 @@ func runCheckpointImport(ctx context.Context, a *app, args []string, o importOpt
 	} else if isTerminal(in) {
 		return usage("needs a file, or a layer on standard input")
 	}
+	layer := &source{Reader: in}
 	var c *runner.Checkpoint
-	err = a.serve(ctx, args[0], func(s service) (err error) {
-		c, err = s.Import(ctx, args[0], in, runner.ImportOptions{Label: o.label, Digest: o.digest, MaxBytes: int64(limit)})
-		return err
+	var refused error
+	err = a.serve(ctx, args[0], func(s service) error {
+		if layer.begun.Load() { // for one who refused it all the same: what is left is no layer
+			return refused
+		}
+		c, refused = s.Import(ctx, args[0], layer, runner.ImportOptions{Label: o.label, Digest: o.digest, MaxBytes: int64(limit)})
+		return refused
 	})
 	if err != nil {
 		return err
@@ -180,4 +186,15 @@ func runCheckpointImport(ctx context.Context, a *app, args []string, o importOpt
 	}
 	_, err = fmt.Fprintln(a.stdout, c.ID)
 	return err
+}
+
+// source knows whether anything of it has been asked for.
+type source struct {
+	io.Reader
+	begun atomic.Bool
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	s.begun.Store(true)
+	return s.Reader.Read(p)
 }

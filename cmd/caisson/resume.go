@@ -90,7 +90,7 @@ func (a *app) resume(ctx context.Context, task string, o runner.ResumeOptions) (
 	if terr != nil {
 		return nil, err
 	}
-	err = a.serve(ctx, info.Feature, func(holder service) (err error) {
+	err = a.serveTask(ctx, info.Feature, func(holder service) (err error) {
 		result, err = holder.Resume(ctx, task, o)
 		return err
 	})

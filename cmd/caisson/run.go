@@ -111,10 +111,7 @@ func runRun(ctx context.Context, a *app, o *runOptions) error {
 	}
 	var result *runner.Result
 	err = a.withConsent(request, func() (err error) {
-		result, err = s.Run(ctx, *request)
-		if errors.Is(err, &runner.Error{Code: runner.CodeBusy}) && request.Feature != "" {
-			result, err = a.addTask(ctx, request)
-		}
+		result, err = a.runOrAdd(ctx, s, request)
 		return err
 	})
 	streams.detach()

@@ -58,7 +58,8 @@ var (
 
 // serve calls do with whoever can work on the feature ref ("": on all of them). That is the background supervisor where
 // one runs, without opening the store; else this process; and when the feature turns out to be another process's, for
-// example that of a run in the foreground, that one. do is called again only when nothing has been done.
+// example that of a run in the foreground, that one. Who has it for a moment, for a command of his own, is waited for: see
+// turn. do is called again only when nothing has been done.
 func (a *app) serve(ctx context.Context, ref string, do func(service) error) error {
 	return a.serveWith(ctx, ref, func() (service, error) { return a.open(ctx) }, do)
 }
@@ -93,21 +94,23 @@ func (a *app) serveWith(ctx context.Context, ref string, open func() (service, e
 		return err
 	}
 	defer s.Close()
-	err = do(s)
-	if ref == "" || !elsewhere(err) {
-		return err
+	for t := newTurn(); ; {
+		err := do(s)
+		if ref == "" || !elsewhere(err) {
+			return err
+		}
+		if asked, herr := askHolder(ctx, dir, s, ref, do); asked && !errors.Is(herr, daemon.ErrNotRunning) {
+			err = herr
+		} // else nobody answers there: it is busy, as was said
+		if !errors.Is(err, runner.ErrElsewhere) || !t.wait(ctx, sleep) {
+			return err
+		}
 	}
-	holder, herr := dialHolder(ctx, dir, s, ref)
-	if herr != nil {
-		return err // nobody answers there: it is busy, as was said
-	}
-	defer holder.Close()
-	return do(holder)
 }
 
 // elsewhere says that somebody else may be the one to ask.
 func elsewhere(err error) bool {
-	return errors.Is(err, &runner.Error{Code: runner.CodeBusy}) || errors.Is(err, &runner.Error{Code: runner.CodeNotLive})
+	return busy(err) || notLive(err)
 }
 
 // nearest is the background supervisor where one runs, else the supervisor of this process.
@@ -125,13 +128,18 @@ func (a *app) nearest(ctx context.Context, dir string, open func() (service, err
 	return c, nil
 }
 
-// dialHolder reaches the process that holds a feature's lock.
-func dialHolder(ctx context.Context, dir string, s service, ref string) (*daemon.Client, error) {
+// askHolder calls do with the process that holds a feature's lock, if it serves others.
+func askHolder(ctx context.Context, dir string, s service, ref string, do func(service) error) (asked bool, err error) {
 	info, err := s.Feature(ctx, featureOf(ref))
 	if err != nil {
-		return nil, err
+		return false, err
 	}
-	return daemon.DialFeature(ctx, dir, info.ID)
+	holder, err := daemon.DialFeature(ctx, dir, info.ID)
+	if err != nil {
+		return false, err
+	}
+	defer holder.Close()
+	return true, do(holder)
 }
 
 // withHolder calls do with the process that holds a feature: the background supervisor, or that of a run in the

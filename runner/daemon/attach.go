@@ -105,6 +105,7 @@ type end struct {
 	task     bool // ctx ends the task, and a writer that fails does not
 	leaves   bool // ctx lets go of it
 
+	begin  func() // sending the input
 	w      *frame.Writer
 	window frame.Allowance
 	quit   chan struct{} // the stream has ended
@@ -131,8 +132,13 @@ func (k *stream[A, R]) run(ctx context.Context, c *Client, a A, e *end) (R, erro
 	defer e.stop()
 	defer context.AfterFunc(ctx, func() { e.cancelled(ctx, conn) })()
 	go e.control()
-	if e.in != nil {
-		go e.input(conn) // it may outlive the call in a read that nobody can call off
+	e.begin = sync.OnceFunc(func() {
+		if e.in != nil {
+			go e.input(conn) // it may outlive the call in a read that nobody can call off
+		}
+	})
+	if !e.task { // what a task is to read is left alone until there is one: another process may be the one to ask
+		e.begin()
 	}
 	t, text, err := e.receive(frame.NewReader(buffered))
 	switch {
@@ -167,6 +173,9 @@ func (e *end) receive(r *frame.Reader) (frame.Type, []byte, error) {
 		t, p, err := r.Next()
 		if err != nil {
 			return 0, nil, err
+		}
+		if t != frame.Result && t != frame.Error {
+			e.begin()
 		}
 		switch t {
 		case frame.Stdout:

@@ -64,6 +64,39 @@ func TestExec(t *testing.T) {
 	}
 }
 
+// A task that is refused has read nothing: another process may be the one to run it.
+func TestRefusedReadsNothing(t *testing.T) {
+	read := make(chan struct{})
+	k := newTask(func(context.Context, *runner.Request) (*runner.Result, error) {
+		select {
+		case <-read:
+		case <-time.After(200 * time.Millisecond):
+		}
+		return nil, &runner.Error{Code: runner.CodeNotLive, Cause: "not live", Exit: runner.ExitRefused}
+	})
+	b := newBench(t, Options{}, k)
+	in := &telling{Reader: strings.NewReader("typed"), tell: sync.OnceFunc(func() { close(read) })}
+	if _, err := b.exec(t, k, runner.Request{Stdin: in}, nil); runner.CodeOf(err) != runner.CodeNotLive {
+		t.Fatal(err)
+	}
+	select {
+	case <-read:
+		t.Error("the input of a refused task was read")
+	default:
+	}
+}
+
+// telling tells that it is read.
+type telling struct {
+	io.Reader
+	tell func()
+}
+
+func (r *telling) Read(p []byte) (int, error) {
+	r.tell()
+	return r.Reader.Read(p)
+}
+
 // Signals pass input that nobody reads.
 func TestSignalBeforeInput(t *testing.T) {
 	k := newTask(func(_ context.Context, r *runner.Request) (*runner.Result, error) {

@@ -54,7 +54,8 @@ type failure struct {
 	Error     *runner.Error       `json:"error"`
 	Conflicts []snapshot.Conflict `json:"conflicts,omitempty"`
 	Holders   []isolation.Holder  `json:"holders,omitempty"`
-	Result    json.RawMessage     `json:"result,omitempty"` // of a call that answers both, as promote does
+	Elsewhere bool                `json:"elsewhere,omitempty"` // runner.ErrElsewhere
+	Result    json.RawMessage     `json:"result,omitempty"`    // of a call that answers both, as promote does
 }
 
 // toFailure is err for the wire.
@@ -69,6 +70,7 @@ func toFailure(err error) *failure {
 	if e, ok := errors.AsType[*isolation.HeldError](err); ok {
 		f.Holders = e.Holders
 	}
+	f.Elsewhere = errors.Is(err, runner.ErrElsewhere)
 	return f
 }
 
@@ -83,6 +85,8 @@ func (f *failure) err() error {
 		e.Err = said{e.Cause, &snapshot.ConflictError{Conflicts: f.Conflicts}}
 	case len(f.Holders) > 0:
 		e.Err = said{e.Cause, &isolation.HeldError{Holders: f.Holders}}
+	case f.Elsewhere:
+		e.Err = said{e.Cause, runner.ErrElsewhere}
 	}
 	return &e
 }

@@ -124,6 +124,7 @@ func TestErrors(t *testing.T) {
 	held := &isolation.HeldError{Holders: []isolation.Holder{{PID: 7, Command: "sh", What: isolation.HeldCwd}}}
 	for _, err := range []error{
 		&runner.Error{Code: runner.CodeBusy, Cause: "busy", Remedy: "wait", Exit: 120},
+		&runner.Error{Code: runner.CodeBusy, Cause: runner.ErrElsewhere.Error() + " x", Exit: 120, Err: runner.ErrElsewhere},
 		&runner.Error{Code: runner.CodeInternal, Cause: "reading", Exit: 125, Err: os.ErrPermission},
 		&runner.Error{Code: runner.CodeConflict, Cause: conflict.Error(), Exit: 120, Err: conflict},
 		&runner.Error{Code: runner.CodeHeld, Cause: "the feature x is held", Exit: 120, Err: held},
@@ -143,7 +144,7 @@ func TestErrors(t *testing.T) {
 		var c1, c2 *snapshot.ConflictError
 		var h1, h2 *isolation.HeldError
 		if errors.As(err, &c1) != errors.As(f.err(), &c2) || errors.As(err, &h1) != errors.As(f.err(), &h2) ||
-			!reflect.DeepEqual(c1, c2) || !reflect.DeepEqual(h1, h2) {
+			errors.Is(err, runner.ErrElsewhere) != errors.Is(f.err(), runner.ErrElsewhere) || !reflect.DeepEqual(c1, c2) || !reflect.DeepEqual(h1, h2) {
 			t.Errorf("%v: what lies below is lost", err)
 		}
 	}
