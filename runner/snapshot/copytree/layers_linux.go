@@ -206,11 +206,7 @@ func (l *layers) OpenFile(at, path string) (f *os.File, err error) {
 // Readlink reads a link of a state's workspace.
 func (l *layers) Readlink(at, path string) (to string, err error) {
 	err = l.looking(at, func(v *tree.View) error {
-		s, err := v.Lstat(path)
-		if err == nil && s.Type != tree.Symlink {
-			err = &fs.PathError{Op: "readlink", Path: path, Err: fs.ErrNotExist}
-		}
-		to = s.Link
+		to, err = v.Readlink(path)
 		return err
 	})
 	return to, err

@@ -181,6 +181,8 @@ func foreignIDs(w *world) {
 	w.is(err, snapshot.ErrCheckpoint, "Index")
 	_, err = f.l.OpenFile(id, "a")
 	w.is(err, snapshot.ErrCheckpoint, "OpenFile")
+	_, err = f.l.Readlink(id, "a")
+	w.is(err, snapshot.ErrCheckpoint, "Readlink")
 	_, err = f.l.Export(ctx, id, &bytes.Buffer{}, snapshot.ExportOptions{})
 	w.is(err, snapshot.ErrCheckpoint, "Export")
 	_, err = w.fork(f, id)

@@ -94,9 +94,11 @@ func at(w *world) {
 	w.file("base", "base")
 	f := w.create()
 	f.write("a", "one")
+	must(w, os.Symlink("first", f.m.Workspace+"/link"))
 	one := f.seal().ID
 	v := f.view()
 	f.write("a", "two")
+	must(w, errors.Join(os.Remove(f.m.Workspace+"/link"), os.Symlink("second", f.m.Workspace+"/link")))
 	stacks, err := f.l.StacksAt(one)
 	must(w, err)
 	for _, s := range stacks {
@@ -123,6 +125,14 @@ func at(w *world) {
 		if string(data) != want {
 			w.Errorf("%s: %q", where, data)
 		}
+	}
+	for where, want := range map[string]string{one: "first", snapshot.Current: "second", snapshot.Base: ""} {
+		to, err := f.l.Readlink(where, "link")
+		if to != want || want == "" && !errors.Is(err, fs.ErrNotExist) || want != "" && err != nil {
+			w.Errorf("%s: %q, %v", where, to, err)
+		}
+		_, err = f.l.Readlink(where, "base")
+		w.is(err, fs.ErrNotExist, "Readlink of a file")
 	}
 }
 

@@ -98,6 +98,15 @@ func (v *View) Lstat(path string) (Stat, error) {
 	return v.stat(d, &s, name)
 }
 
+// Readlink returns what a symbolic link says. Errors are fs.ErrNotExist, also for what is no link, and *fs.PathError.
+func (v *View) Readlink(path string) (string, error) {
+	s, err := v.Lstat(path)
+	if err == nil && s.Type != Symlink {
+		err = &fs.PathError{Op: "readlink", Path: path, Err: fs.ErrNotExist}
+	}
+	return s.Link, err
+}
+
 // Walk calls do for the root (".") and everything below it: a directory, then what it holds, sorted by name. Errors of
 // do end it.
 func (v *View) Walk(ctx context.Context, do func(path string, s Stat) error) error {

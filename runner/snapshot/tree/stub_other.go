@@ -27,6 +27,7 @@ func (v *View) Close() error                                                 { r
 func Remove(context.Context, string, ...string) error                        { return errPlatform }
 func (v *View) Layers() []Root                                               { return nil }
 func (v *View) Open(string) (*os.File, error)                                { return nil, errPlatform }
+func (v *View) Readlink(string) (string, error)                              { return "", errPlatform }
 func (v *View) Lstat(string) (Stat, error)                                   { return Stat{}, errPlatform }
 func (v *View) Walk(context.Context, func(string, Stat) error) error         { return errPlatform }
 func (c *Change) Of(*View, *View) bool                                       { return false }
